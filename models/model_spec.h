@@ -1,0 +1,72 @@
+// An architecture as Hugging Face's config.json describes it: sizes and switches, no family name beyond the label.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "ops/graph.h"
+#include "ops/op.h"
+
+namespace foresail {
+
+enum class NormKind : uint8_t { layer_norm, rms_norm };
+enum class ActivationKind : uint8_t { gelu_tanh, swiglu };
+enum class PositionKind : uint8_t { learned, rope };
+
+struct ModelSpec {
+  std::string name;    ///< catalogue name or the config's folder
+  std::string family;  ///< "gpt2", "llama", "mistral", "qwen2", "qwen3": a label for people
+  int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocabulary = 0;
+  int64_t max_positions = 0;
+  NormKind norm = NormKind::rms_norm;
+  double norm_epsilon = 1e-6;
+  ActivationKind activation = ActivationKind::swiglu;
+  PositionKind positions = PositionKind::rope;
+  bool qkv_bias = false, attention_out_bias = false, mlp_bias = false;
+  bool qk_norm = false;
+  bool tied_embeddings = false;
+  int64_t sliding_window = 0;  ///< 0: full causal attention
+  double rope_theta = 10000;
+  RopeScaling rope_scaling = RopeScaling::none;
+  double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
+  int64_t rope_original_positions = 0;
+  double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
+  double init_standard_deviation = 0.02;
+  bool scale_residual_init = false;  ///< GPT-2: output projections at std / sqrt(2 layers)
+};
+
+/// MODEL on the command line: a catalogue name, a path to a config.json or to a folder that holds one.
+/// Throws bad_input naming file, field and mend.
+ModelSpec load_model(const std::string& name_or_path);
+/// Parses a Hugging Face config; `source` names it in errors.
+ModelSpec parse_model_config(const std::string& json_text, const std::string& source);
+/// A config.json that Hugging Face's transformers reads back to the same architecture.
+std::string write_model_config(const ModelSpec& model);
+std::vector<std::string> catalogue_model_names();
+
+/// The graphs of the three kinds of layer, unsharded, for `micro_batch` sequences of `sequence_length` tokens.
+struct ModelGraphs {
+  Graph embedding;  ///< tokens -> hidden states
+  Graph block;      ///< hidden states -> hidden states
+  Graph head;       ///< hidden states, targets -> loss (cross_entropy_stats .. cross_entropy_loss)
+};
+
+struct GraphOptions {
+  int64_t micro_batch = 1;
+  int64_t sequence_length = 0;
+  Precision precision;
+  bool unfused_attention = false;  ///< materialise scores, as stacks before flash attention do
+};
+
+/// Throws bad_input if the model cannot run with these sizes (sequence longer than a learned position table, ...).
+ModelGraphs build_graphs(const ModelSpec& model, const GraphOptions& options);
+
+int64_t parameter_count(const ModelSpec& model);
+/// Parameters that a token meets in a matrix product: head yes; embedding look-up, norms and biases no.
+int64_t matrix_parameters(const ModelSpec& model);
+/// 6 x matrix_parameters + 12 x layers x heads x head_dim x sequence_length.
+double training_flops_per_token(const ModelSpec& model, int64_t sequence_length);
+
+}  // namespace foresail

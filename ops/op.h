@@ -1,0 +1,129 @@
+// What can be computed: the kinds of operator, their attributes and operands. No kernel lives here; how a back end runs
+// an operator is its own matter. The operand conventions below bind every back end.
+//
+// Notation: T rows (tokens of a micro-batch = sequences x S), S = sequence_length, H = hidden, A heads and G KV heads on
+// this rank, D = head_dim, F = FFN columns on this rank, V = vocabulary rows on this rank, P = tensor-parallel degree.
+// "accum" outputs are read, added to and written back. Tensors are dense and row-major.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace foresail {
+
+enum class OpKind : uint8_t {
+  // Embedding.
+  embedding,                    ///< tokens i32[T], table[V,H] -> y[T,H]; rows outside [tp_rank*V, +V) give 0
+  embedding_backward,           ///< dy[T,H], tokens i32[T] -> accum dtable[V,H]; deterministic
+  position_embedding,           ///< x[T,H], table[M,H] -> y = x + table[row mod S]
+  position_embedding_backward,  ///< dy[T,H] -> accum dtable[M,H] (rows >= S untouched)
+  // Norms. `epsilon`.
+  rms_norm,              ///< x[T,H], w[H] -> y[T,H], rstd[T]
+  rms_norm_backward,     ///< dy, x, w, rstd [, addend[T,H]] -> dx (+ addend), accum dw[H]; dx may be addend or dy
+  layer_norm,            ///< x[T,H], w[H], b[H] -> y[T,H], mean[T], rstd[T]
+  layer_norm_backward,   ///< dy, x, w, mean, rstd [, addend] -> dx (+ addend), accum dw[H], accum db[H]
+  add_rms_norm,          ///< x, r, w -> sum = x + r, y = rms_norm(sum), rstd; sum may be x or r
+  add_layer_norm,        ///< x, r, w, b -> sum, y, mean, rstd
+  qk_norm,               ///< qkv[T,(A+2G)D], qw[D], kw[D] -> qkv' (q and k heads normed, v copied), rstd[T,A+G]; in place
+  qk_norm_backward,      ///< dqkv', qkv, qw, kw, rstd -> dqkv, accum dqw[D], accum dkw[D]; dqkv may be dqkv'
+  // Matrix products. Weights are [out, in].
+  linear,                  ///< x[T,K], w[N,K] [, bias[N]] -> y[T,N]
+  linear_backward_input,   ///< dy[T,N], w[N,K] -> dx[T,K]
+  linear_backward_weight,  ///< dy[T,N], x[T,K] -> accum dw[N,K]
+  bias_backward,           ///< dy[T,N] -> accum db[N]
+  // Attention. Packed rows: A query heads, then G key heads, then G value heads, each D wide.
+  rope_table,          ///< -> table f32[S,D/2,2] (cos, sin) of the half-split rotation; run once at start
+  rope,                ///< qkv[T,(A+2G)D], table -> qkv' (q and k rotated, v copied); in place allowed
+  rope_backward,       ///< dqkv', table -> dqkv; in place allowed
+  attention,           ///< qkv -> o[T,A*D], lse[T/S,A,S]; causal, `scale`, `window` (0: none), dropout `probability`
+  attention_backward,  ///< do, qkv, o, lse -> dqkv
+  attention_scores,            ///< unfused: qkv -> scores[T/S,A,S,S] = scale * q k^T (entries above the diagonal undefined)
+  attention_softmax,           ///< scores -> p, causal, in place allowed; entries above the diagonal become 0
+  attention_context,           ///< p[T/S,A,S,S], qkv -> o[T,A*D]
+  attention_scores_backward,   ///< dscores, qkv -> accum dqkv (q and k parts)
+  attention_softmax_backward,  ///< dp, p -> dscores; in place allowed
+  attention_context_backward,  ///< do, p, qkv -> dp, dqkv (v part set, q and k parts set to 0)
+  // Element-wise.
+  gelu,                ///< x -> y, tanh approximation
+  gelu_backward,       ///< dy, x -> dx
+  bias_gelu,           ///< x[T,F], bias[F] -> y = gelu(x + bias)
+  bias_gelu_backward,  ///< dy, x, bias -> dx (the gradient of x + bias)
+  swiglu,              ///< gu[T,2F] (gate columns, then up columns) -> y[T,F] = silu(gate) * up
+  swiglu_backward,     ///< dy[T,F], gu -> dgu[T,2F]; in place over gu allowed
+  add,                 ///< a, b -> a + b; in place allowed
+  dropout,             ///< x -> x * mask / (1 - probability); its own derivative; in place allowed; `random_site`
+  // Loss. Targets < 0 are not counted. The weight of a token is StepInputs::inverse_valid_tokens.
+  cross_entropy_stats,     ///< logits[T,V], targets i32[T] -> stats[T,3] = local max, sum exp(x - max), target logit or 0
+  cross_entropy_backward,  ///< logits[T,V], targets, stats[P,T,3] -> dlogits (in place), accum loss f64[1]
+  cross_entropy_loss,      ///< logits (not read), targets, stats[P,T,3] -> accum loss f64[1]
+  cross_entropy,           ///< fused for P = 1: logits, targets -> dlogits (in place), accum loss f64[1]
+  // Step bookkeeping and optimizer. n = elements of a flat range.
+  fill_zero,     ///< -> x[n] = 0
+  squared_norm,  ///< g[n] -> accum sum f64[1]; counted only where `count_rule` says so
+  clip_scale,    ///< metrics f64[4] -> metrics: [2] = grad norm, [3] = factor min(1, clip_norm / norm), 0 if not finite
+  adamw,         ///< g[n], metrics f64[4] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
+  count_
+};
+
+inline constexpr int kOpKindCount = static_cast<int>(OpKind::count_);
+
+/// Which ranks of a group add their share to a sum of a quantity that several of them hold.
+enum class CountRule : uint8_t {
+  every_tensor_rank,  ///< sharded over tp: each tp rank of data rank 0 counts its shard
+  tensor_rank_zero,   ///< replicated over tp: only tp rank 0 of data rank 0 counts
+  nobody,             ///< a second holder of a tied weight
+};
+
+/// Position encodings by rotation (Su et al. 2021) and their length extensions.
+enum class RopeScaling : uint8_t { none, linear, llama3 };
+
+/// The attributes of all kinds in one plain record; a kind reads only its own. Sizes are this rank's.
+struct OpAttributes {
+  int64_t sequence_length = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t window = 0;             ///< sliding-window attention: keys within the last `window` positions; 0 = all
+  double scale = 0;               ///< of attention scores
+  double epsilon = 0;             ///< of norms
+  double probability = 0;         ///< of dropout
+  int32_t random_site = 0;        ///< which dropout of a block: the random stream is layer * 16 + random_site
+  int64_t vocabulary = 0;         ///< logical rows of the whole vocabulary; padded columns are masked
+  bool decay = false;             ///< adamw: weight decay applies
+  CountRule count_rule = CountRule::every_tensor_rank;
+  double rope_theta = 0;
+  RopeScaling rope_scaling = RopeScaling::none;
+  double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
+  int64_t rope_original_positions = 0;
+  bool operator==(const OpAttributes&) const = default;
+};
+
+/// Element type and sizes of one operand.
+struct TensorType {
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+
+  int64_t elements() const;
+  int64_t bytes() const { return elements() * size_of(dtype); }
+  bool operator==(const TensorType&) const = default;
+};
+
+/// One operator with everything that a kernel, a cost model or a profiler must know.
+struct OpInstance {
+  OpKind kind{};
+  OpAttributes attributes;
+  std::vector<TensorType> inputs, outputs;
+  bool operator==(const OpInstance&) const = default;
+};
+
+std::string_view name_of(OpKind kind);
+/// Throws bad_input for an unknown name.
+OpKind op_kind_from_name(std::string_view name);
+
+/// A stable text key for cost tables: kind, dtype, operand shapes and the attributes that change the cost
+/// ("linear/f32/2048x384,1152x384->2048x1152").
+std::string signature(const OpInstance& op);
+
+}  // namespace foresail

@@ -1,0 +1,46 @@
+// What things cost on a machine: the only way in which the planner knows about hardware.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "ops/op.h"
+#include "program/program.h"
+#include "spec/machine.h"
+#include "spec/target.h"
+
+namespace foresail {
+
+/// A duration with the half-width of its 80 % interval, relative.
+struct Cost {
+  double seconds = 0;
+  double spread = 0;
+};
+
+/// Where the ranks of a communicating group sit.
+struct GroupSpan {
+  int64_t size = 1;             ///< ranks
+  int64_t per_node = 1;         ///< of them in one node
+  int64_t sibling_groups_per_node = 1;  ///< groups that use the node's links at the same time
+};
+
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual Cost op_seconds(const OpInstance& op) const = 0;
+  /// all_reduce, all_gather (bytes = gathered output).
+  virtual Cost collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const = 0;
+  virtual Cost message_seconds(int64_t bytes, bool crosses_nodes) const = 0;
+  /// Host time to issue one instruction.
+  virtual double issue_seconds() const = 0;
+  /// Whether every constant was measured or fitted for this device and stack.
+  virtual bool calibrated() const = 0;
+};
+
+/// Datasheet figures and published constants (spec/machines, spec/stacks).
+std::unique_ptr<CostModel> make_catalogue_cost_model(const Machine& machine, const Stack& stack);
+/// Measured tables for `ranks` active ranks of `threads` threads, interpolated over shapes; groups larger than measured
+/// are extrapolated and their spread widened.
+std::unique_ptr<CostModel> make_profiled_cost_model(const Machine& machine, int ranks, int threads);
+
+}  // namespace foresail

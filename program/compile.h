@@ -1,0 +1,42 @@
+// ModelSpec + Job + Strategy + Target -> one Program per pipeline stage (the rank classes of a homogeneous mesh), and
+// whether a strategy is legal at all.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "program/program.h"
+#include "spec/job.h"
+#include "spec/strategy.h"
+#include "spec/target.h"
+
+namespace foresail {
+
+/// Why a strategy cannot run: short stable texts, empty if it can. One function for search, simulate and train.
+std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Strategy& strategy);
+
+/// Every Program of a run on one stage; all share the persistent region at equal offsets.
+struct ProgramSet {
+  Program train;
+  Program evaluate;  ///< forward and loss only, same mesh and micro-batches
+};
+
+/// Compiles one stage. Throws bad_input with the reasons of `legal` if there are any.
+ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage);
+
+/// Forward pass of one sequence up to the logits (pp = tp = 1): for `sample`. The buffer named "logits" in the last
+/// block holds [S, V].
+Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision, const Target& target);
+
+/// What a rank holds of every logical tensor; `tensor_rank` picks the shard. Order: embedding, layers, head.
+std::vector<ParameterSlice> parameter_slices(const ModelSpec& model, const Strategy& strategy, int stage, int tensor_rank);
+
+/// First layer and number of layers of each stage (sizes differ by at most one, larger stages first).
+struct StageLayers {
+  int64_t first = 0, count = 0;
+};
+std::vector<StageLayers> stage_layers(int64_t layers, int64_t stages);
+
+}  // namespace foresail

@@ -1,0 +1,168 @@
+// A compiled training step of one rank class: blocks of instructions that address the arena by (register + offset), and
+// a schedule that gives every execution of a block its register values. Plain data: dumped, compared, hashed, simulated
+// and executed as it is. Nothing in it depends on the rank within its class.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "ops/graph.h"
+#include "ops/op.h"
+#include "spec/mesh.h"
+
+namespace foresail {
+
+/// Base addresses that an execution of a block supplies. Address = arena + base[register] + offset.
+enum class Register : uint8_t {
+  absolute,   ///< base 0: scratch, step inputs, metrics, constants
+  parameter,  ///< this layer's region of each persistent segment
+  gradient,
+  master,
+  moment1,
+  moment2,
+  saved,      ///< this layer's kept activations in the micro-batch's slot
+  x_in,       ///< hidden states entering the layer (in the slot)
+  x_out,      ///< hidden states leaving it (in the slot)
+  grad_out,   ///< gradient of the layer's output
+  grad_in,    ///< gradient of the layer's input
+  data,       ///< tokens and targets of the micro-batch
+  count_
+};
+inline constexpr int kRegisterCount = static_cast<int>(Register::count_);
+using RegisterFile = std::array<int64_t, kRegisterCount>;
+
+/// What a buffer is for; the keys of `memory` in the JSON.
+enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, scratch };
+
+struct Buffer {
+  std::string name;
+  Register base = Register::absolute;
+  int64_t offset = 0;
+  TensorType type;
+  MemoryKind memory = MemoryKind::scratch;
+};
+
+enum class InstructionKind : uint8_t { op, all_reduce, all_gather, send, receive, wait_send };
+
+enum class Queue : uint8_t { compute, inline_comm, bulk_comm, pipeline, host_copy };
+
+/// Why the time of an instruction is spent; the keys of `time` in the JSON.
+enum class TimeKind : uint8_t { compute, recompute, tensor_comm, data_comm, pipeline_comm, optimizer };
+
+struct Instruction {
+  InstructionKind kind = InstructionKind::op;
+  OpKind op{};
+  OpAttributes attributes;
+  std::vector<int32_t> inputs, outputs;  ///< buffers of the block; a collective is in place on outputs[0]
+  int32_t workspace = -1;                ///< buffer, or -1
+  Queue queue = Queue::compute;
+  TimeKind time = TimeKind::compute;
+  std::vector<int32_t> waits;            ///< earlier instructions of this block on other queues
+  GroupKind group = GroupKind::world;    ///< of a collective
+  int32_t peer_stage = 0;                ///< of send and receive: the other pipeline stage
+  int32_t channel = 0;                   ///< 0 activations, 1 gradients: part of the message tag
+};
+
+/// All instructions of one kind of layer in one phase.
+struct Block {
+  std::string name;  ///< "block.backward"
+  std::vector<Buffer> buffers;
+  std::vector<Instruction> instructions;
+};
+
+enum class Phase : uint8_t { startup, begin_step, forward, backward, reduce_gradients, grad_norm, update };
+inline constexpr int kPhaseCount = 7;
+std::string_view name_of(Phase phase);
+
+/// One execution of a block in a phase. Registers `saved`, `x_in` and `x_out` are relative to the slot's base, `data` to
+/// the micro-batch's; the others are final.
+struct Call {
+  int32_t block = 0;
+  int32_t layer = -1;  ///< global layer number; -1 for embedding, head and bookkeeping
+  RegisterFile base{};
+};
+
+/// Order on this stage: execute all calls of (phase, chunk) for a micro-batch in a slot.
+struct ScheduleEntry {
+  Phase phase{};
+  int32_t chunk = 0;
+  int32_t micro_batch = -1;
+  int32_t slot = 0;
+};
+
+/// Which rectangle of which logical tensor this rank holds, and where. Elements of a row are contiguous; rows follow each
+/// other at (column_end - column_begin).
+struct ParameterSlice {
+  std::string tensor;           ///< Hugging Face name with the layer number
+  std::vector<int64_t> shape;   ///< global: [rows, columns] or [n]
+  int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
+  int64_t element_offset = 0;   ///< of (row_begin, column_begin) in every persistent parameter-shaped segment
+  Init init;
+  bool decay = true;
+  bool transposed_in_file = false;
+  bool replicated = false;      ///< every tp rank holds the same rectangle
+  bool second_holder = false;   ///< of a tied weight: not stored, not counted again
+
+  int64_t elements() const { return (row_end - row_begin) * (column_end - column_begin); }
+};
+
+/// Byte ranges of the arena.
+struct Segment {
+  int64_t offset = 0, bytes = 0;
+};
+
+struct ArenaMap {
+  Segment parameters, gradients, master, moment1, moment2;  ///< persistent, parameter-shaped
+  Segment step_inputs;   ///< one StepInputs
+  Segment metrics;       ///< f64[4]: loss sum, squared norm, grad norm, clip factor
+  Segment constants;
+  Segment data;          ///< per micro-batch: tokens i32[T], then targets i32[T]
+  Segment slots;         ///< kept activations
+  Segment scratch;
+  int64_t persistent_bytes = 0;  ///< end of what survives a step; equal in all Programs of a set
+  int64_t bytes = 0;
+};
+
+struct Program {
+  std::string name;       ///< "train", "evaluate", "logits"
+  Mesh mesh;
+  int32_t stage = 0;
+  int64_t micro_batches = 1;        ///< per rank and step
+  int64_t rows_per_micro_batch = 0;
+  int64_t sequence_length = 0;
+  Precision precision;
+  int64_t parameter_elements = 0;   ///< of each parameter-shaped segment, padding included
+  ArenaMap arena;
+  int64_t slot_bytes = 0, data_stride_bytes = 0;
+  int32_t slots = 0;                ///< micro-batches in flight
+  int64_t alignment = 64;
+  std::vector<Block> blocks;
+  /// Calls of each phase; forward and backward in execution order (backward starts with the head).
+  std::array<std::vector<Call>, kPhaseCount> calls;
+  std::vector<ScheduleEntry> schedule;
+  bool reads_tokens = false, reads_targets = false;
+  double model_flops = 0;           ///< training_flops_per_token x tokens of the global batch (whole mesh)
+};
+
+/// What an instruction of this Program computes, in the words of the op table.
+OpInstance op_instance(const Block& block, const Instruction& instruction);
+/// Bytes moved by a collective or message (its operand; for all_gather the gathered output).
+int64_t communication_bytes(const Block& block, const Instruction& instruction);
+
+/// Registers of a call executed for `entry`.
+RegisterFile registers_for(const Program& program, const Call& call, const ScheduleEntry& entry);
+
+/// Message tag of send and receive: unique per (channel, micro-batch).
+int32_t message_tag(int32_t channel, int32_t micro_batch);
+
+/// JSON (schema foresail.program/1): lossless.
+std::string dump_program(const Program& program);
+/// Throws bad_input with the field that is wrong.
+Program read_program(const std::string& text, const std::string& source);
+/// Digest of the dump.
+std::string program_digest(const Program& program);
+
+}  // namespace foresail

@@ -1,0 +1,54 @@
+// What is to be trained: job.json (schema foresail.job/1). Every field has a default; flags override it; the plan embeds it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "core/dtype.h"
+
+namespace foresail {
+
+enum class LearningRateSchedule : uint8_t { constant, cosine };
+
+struct OptimizerJob {
+  double learning_rate = 3e-4;
+  double minimum_learning_rate = 3e-5;  ///< where cosine ends
+  LearningRateSchedule schedule = LearningRateSchedule::cosine;
+  int64_t warmup_steps = 0;             ///< linear from 0
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;               ///< 0: no clipping
+};
+
+struct Job {
+  std::string model;               ///< catalogue name or path, as the user gave it
+  int64_t sequence_length = 0;     ///< 0: the model's max_positions
+  int64_t global_batch = 0;        ///< sequences per step; 0: proposed by the planner with its reason
+  int64_t tokens = 0;              ///< to train; 0: not stated
+  int64_t steps = 0;               ///< derived from tokens unless stated
+  std::string precision = "fp32";  ///< "fp32", "bf16", "fp16" (mixed precision), "fp64" (reference device)
+  bool dropout = true;             ///< apply the model's dropout; false: all probabilities 0
+  OptimizerJob optimizer;
+  int64_t seed = 1234;
+  std::string data_path;
+  int64_t dataset_bytes = 0;
+  double validation_fraction = 0.02;  ///< documents held out at the end of the data
+  int64_t evaluation_interval_steps = 100;
+  int64_t evaluation_batches = 4;     ///< global batches per evaluation
+  int64_t checkpoint_interval_steps = 100;
+  int64_t checkpoints_kept = 3;
+  double usd_per_device_hour = 0;     ///< 0: the machine's price
+};
+
+/// Throws bad_input for an unknown precision.
+Precision precision_of(const Job& job);
+
+Job load_job(const std::filesystem::path& path);
+std::string job_to_json(const Job& job);
+Job job_from_json(const std::string& text, const std::string& source);
+
+/// Learning rate of a step (1-based): a pure function, so that resuming cannot change it.
+double learning_rate_at(const OptimizerJob& optimizer, int64_t step, int64_t total_steps);
+
+}  // namespace foresail

@@ -1,0 +1,47 @@
+// A parallel strategy: every choice that the planner makes and the runtime obeys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace foresail {
+
+enum class ScheduleKind : uint8_t { one_f_one_b };
+enum class Recompute : uint8_t {
+  none,  ///< every tensor that backward needs is kept
+  full,  ///< only a block's input is kept; backward replays the block
+};
+
+struct Strategy {
+  int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1, etp = 1;
+  int64_t virtual_stages = 1;
+  int64_t micro_batch = 1;  ///< sequences
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  bool sequence_parallel = false;
+  int64_t zero_stage = 0;
+  Recompute recompute = Recompute::none;
+
+  int64_t devices() const { return dp * tp * pp * cp; }
+  bool operator==(const Strategy&) const = default;
+};
+
+std::string_view name_of(Recompute recompute);
+std::string_view name_of(ScheduleKind schedule);
+
+/// "dp=2,tp=1,pp=1,micro_batch=4,recompute=none,..." with every key, in the order of the struct.
+std::string to_text(const Strategy& strategy);
+
+/// Which keys a strategy string named; `--fix` and `simulate --strategy` accept a subset of the keys.
+struct StrategyText {
+  Strategy strategy;
+  std::vector<std::string> named;
+  bool names(std::string_view key) const;
+};
+
+/// Parses "tp=8,pp=16,micro_batch=1,recompute=full". Throws bad_input naming the key, what it accepts and, for a key
+/// whose part is not built yet, that it is not.
+StrategyText parse_strategy(const std::string& text);
+
+}  // namespace foresail
