@@ -34,6 +34,7 @@ enum class OpKind : uint8_t {
   linear,                  ///< x[T,K], w[N,K] [, bias[N]] -> y[T,N]
   linear_backward_input,   ///< dy[T,N], w[N,K] -> dx[T,K]
   linear_backward_weight,  ///< dy[T,N], x[T,K] -> accum dw[N,K]
+  bias_add,                ///< x[T,N], bias[N] -> x + bias; in place allowed (row-parallel bias: after the sum over tp)
   bias_backward,           ///< dy[T,N] -> accum db[N]
   // Attention. Packed rows: A query heads, then G key heads, then G value heads, each D wide.
   rope_table,          ///< -> table f32[S,D/2,2] (cos, sin) of the half-split rotation; run once at start

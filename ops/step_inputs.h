@@ -25,6 +25,7 @@ struct KernelContext {
   int64_t first_row = 0;  ///< row of the global batch (sequence index x S) of row 0 of this micro-batch
   int32_t layer = 0;      ///< global layer number
   int32_t tensor_rank = 0;
+  int32_t tensor_size = 1;  ///< tensor-parallel degree
   int32_t data_rank = 0;
 };
 
