@@ -1,0 +1,30 @@
+// `foresail sample`: text from a checkpoint alone. One rank.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+namespace foresail {
+
+struct SampleOptions {
+  std::filesystem::path checkpoint;
+  std::string prompt;
+  int64_t tokens = 200;
+  double temperature = 0.8;  ///< 0: always the most likely token
+  int64_t seed = 1;
+  int threads = 0;           ///< 0: all cores
+};
+
+struct SampleResult {
+  std::string text;    ///< prompt and continuation
+  int64_t tokens = 0;  ///< generated
+  double seconds = 0;
+};
+
+/// `emit` gets each decoded piece as it is drawn (may be empty). Throws bad_input on a damaged or foreign checkpoint.
+SampleResult sample(const SampleOptions& options, const std::function<void(const std::string&)>& emit = {});
+std::string sample_result_to_json(const SampleResult& result);
+
+}  // namespace foresail
