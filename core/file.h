@@ -1,6 +1,7 @@
 // Files that appear whole or not at all, with errors that name the file.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>

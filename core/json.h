@@ -23,12 +23,15 @@ Json parse_json(std::string_view text, const std::string& source);
 /// read_file + parse_json; the value must be an object.
 Json read_json_file(const std::filesystem::path& path);
 
-/// Pretty-printed (two spaces), ends with a newline, written atomically.
+/// Pretty-printed (two spaces), ends with a newline. Doubles are written so that they read back bit for bit.
+std::string json_text(const Json& value);
+
+/// json_text, written atomically.
 void write_json_file(const std::filesystem::path& path, const Json& value);
 
 /// A view of one JSON object that remembers where it came from: "job.json: field 'optimizer.learning_rate': ...".
 /// `require_*` throw bad_input if the field is missing; `get_*` return the default then (and for null). Wrong types,
-/// non-finite numbers and numbers outside [least, most] throw bad_input in both.
+/// non-finite numbers and numbers outside [least, most] throw bad_input in both. 1e9 and 2.0 are whole numbers.
 class JsonObject {
  public:
   JsonObject(const Json& value, std::string source, std::string path = "");
@@ -45,7 +48,10 @@ class JsonObject {
   std::vector<JsonObject> get_objects(const std::string& key) const;  ///< [] if missing
   std::vector<double> get_numbers(const std::string& key) const;      ///< [] if missing
   std::vector<int64_t> get_ints(const std::string& key) const;        ///< [] if missing
+  std::vector<std::string> get_strings(const std::string& key) const; ///< [] if missing
   std::vector<std::string> keys() const;
+  /// Where `key` is in the file: "optimizer.learning_rate".
+  std::string path_of(const std::string& key) const;
   const Json& raw() const { return *value_; }
   const std::string& source() const { return source_; }
 
@@ -57,6 +63,12 @@ class JsonObject {
   [[noreturn]] void fail(const std::string& key, const std::string& cause, const std::string& mend) const;
 
  private:
+  const Json* find(const std::string& key) const;  ///< nullptr: missing or null
+  const Json& require(const std::string& key) const;
+  const Json* find_array(const std::string& key) const;
+  int64_t int_of(const std::string& key, const Json& value, int64_t least, int64_t most) const;
+  double number_of(const std::string& key, const Json& value, double least, double most) const;
+
   const Json* value_;   // must outlive this view
   std::string source_, path_;
 };
