@@ -87,9 +87,8 @@ struct GraphTensor {
 /// Communication inside a layer that sharding inserts; a node of kind `none` is an operator.
 enum class NodeCollective : uint8_t {
   none,
-  all_reduce_tensor,             ///< forward of a row-parallel product; in place over tp
-  all_gather_tensor,             ///< [..] -> [P, ..] over tp
-  all_reduce_weight_gradient,    ///< gradient of a replicated weight that saw only this rank's heads
+  all_reduce_tensor,  ///< partial sums over tp -> their sum; in place
+  all_gather_tensor,  ///< [..] -> [P, ..] over tp
 };
 
 struct Node {
@@ -97,6 +96,8 @@ struct Node {
   NodeCollective collective = NodeCollective::none;
   OpAttributes attributes;
   std::vector<int> inputs, outputs;  ///< indices into Graph::tensors
+  /// Bit i: the gradient of input i that this node's derivative yields is only this tensor-parallel rank's share.
+  uint32_t partial_gradient_inputs = 0;
 };
 
 /// One kind of layer. Nodes stand in an order in which they can run.

@@ -25,7 +25,7 @@ struct InferredTensor {
   std::vector<Dim> dims;
 };
 
-class GradientBuilder;  // program/autodiff.h gives rules their forward tensors and collects backward nodes
+class GradientBuilder;  // below: gives rules their forward tensors and collects backward nodes
 
 struct OpInfo {
   OpKind kind{};
@@ -57,13 +57,15 @@ class GradientBuilder {
   int input(int i) const { return node().inputs[i]; }
   int output(int i) const { return node().outputs[i]; }
   virtual const GraphTensor& tensor(int index) const = 0;
-  /// Gradient that arrives for output i.
+  /// Gradient that arrives for output i; -1 if none does.
   virtual int output_gradient(int i) = 0;
   /// A new activation gradient shaped like forward tensor `like`.
   virtual int gradient_like(int like) = 0;
   /// The gradient accumulator of a forward weight tensor.
   virtual int weight_gradient(int forward_weight) = 0;
   virtual void emit(OpKind kind, const OpAttributes& attributes, std::vector<int> inputs, std::vector<int> outputs) = 0;
+  /// The one contribution made so far to the gradient of input i, for operators that accumulate into it.
+  virtual int contributed(int i) = 0;
   /// Says that `gradient` is a contribution to the gradient of the node's input i.
   virtual void contribute(int i, int gradient) = 0;
 };

@@ -1,0 +1,99 @@
+// Shapes and element types of outputs, with symbolic dimensions.
+#include "core/error.h"
+#include "ops/rules.h"
+
+namespace foresail::rules {
+namespace {
+
+InferredTensor like(const GraphTensor& tensor) { return {tensor.dtype, tensor.dims}; }
+
+InferredTensor row_statistic(const GraphTensor& tensor, const Precision& precision) {
+  return {precision.statistic, {tensor.dims.at(0)}};
+}
+
+int64_t sequences_of(const GraphTensor& rows, const OpAttributes& attributes) {
+  ensure(attributes.sequence_length > 0 && rows.dims.at(0).size % attributes.sequence_length == 0,
+         "rows of an attention operator are whole sequences");
+  return rows.dims[0].size / attributes.sequence_length;
+}
+
+void check_packed_heads(const GraphTensor& qkv, const OpAttributes& attributes) {
+  ensure(qkv.dims.at(1).size == (attributes.heads + 2 * attributes.kv_heads) * attributes.head_dim,
+         "packed rows hold q, k and v of all heads");
+}
+
+}  // namespace
+
+Inferred infer_embedding(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {{precision.activation, {inputs.at(0).dims.at(0), inputs.at(1).dims.at(1)}}};
+}
+
+Inferred infer_same(const Inputs& inputs, const OpAttributes&, const Precision&) { return {like(inputs.at(0))}; }
+
+Inferred infer_rms_norm(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {like(inputs.at(0)), row_statistic(inputs[0], precision)};
+}
+
+Inferred infer_layer_norm(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {like(inputs.at(0)), row_statistic(inputs[0], precision), row_statistic(inputs[0], precision)};
+}
+
+Inferred infer_add_rms_norm(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {like(inputs.at(0)), like(inputs[0]), row_statistic(inputs[0], precision)};
+}
+
+Inferred infer_add_layer_norm(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {like(inputs.at(0)), like(inputs[0]), row_statistic(inputs[0], precision), row_statistic(inputs[0], precision)};
+}
+
+Inferred infer_qk_norm(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
+  check_packed_heads(inputs.at(0), attributes);
+  const Dim heads{DimName::qk_heads, attributes.heads + attributes.kv_heads};
+  return {like(inputs[0]), {precision.statistic, {inputs[0].dims.at(0), heads}}};
+}
+
+Inferred infer_linear(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  ensure(inputs.at(0).dims.at(1) == inputs.at(1).dims.at(1), "inner dimensions of a matrix product agree");
+  return {{precision.activation, {inputs[0].dims[0], inputs[1].dims[0]}}};
+}
+
+Inferred infer_attention(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
+  check_packed_heads(inputs.at(0), attributes);
+  const int64_t sequences = sequences_of(inputs[0], attributes);
+  return {{precision.activation,
+           {inputs[0].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}},
+          {precision.statistic,
+           {{DimName::sequences, sequences},
+            {DimName::heads, attributes.heads},
+            {DimName::position, attributes.sequence_length}}}};
+}
+
+Inferred infer_attention_scores(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
+  check_packed_heads(inputs.at(0), attributes);
+  const Dim position{DimName::position, attributes.sequence_length};
+  return {{precision.activation,
+           {{DimName::sequences, sequences_of(inputs[0], attributes)},
+            {DimName::heads, attributes.heads},
+            position,
+            position}}};
+}
+
+Inferred infer_attention_context(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
+  check_packed_heads(inputs.at(1), attributes);
+  return {{precision.activation,
+           {inputs[1].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}}};
+}
+
+Inferred infer_swiglu(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {{precision.activation, {inputs.at(0).dims.at(0), {DimName::ffn, inputs[0].dims.at(1).size / 2}}}};
+}
+
+Inferred infer_cross_entropy_stats(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
+  return {{precision.statistic, {inputs.at(0).dims.at(0), {DimName::fixed, 3}}}};
+}
+
+Inferred infer_loss(const Inputs&, const OpAttributes&, const Precision&) {
+  return {{DType::f64, {{DimName::fixed, 1}}}};
+}
+
+}  // namespace foresail::rules

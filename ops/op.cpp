@@ -1,0 +1,57 @@
+#include "ops/op.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <map>
+
+#include "core/error.h"
+#include "ops/op_table.h"
+
+namespace foresail {
+
+int64_t TensorType::elements() const {
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return count;
+}
+
+std::string_view name_of(OpKind kind) { return info(kind).name; }
+
+OpKind op_kind_from_name(std::string_view name) {
+  static const auto kinds = [] {
+    std::map<std::string_view, OpKind> by_name;
+    for (int i = 0; i < kOpKindCount; ++i) by_name[info(static_cast<OpKind>(i)).name] = static_cast<OpKind>(i);
+    return by_name;
+  }();
+  const auto found = kinds.find(name);
+  if (found == kinds.end()) {
+    throw_bad_input(fmt::format("operator '{}'", name), "no operator of this name exists",
+                    "use a name of the op table (docs/ops.md)");
+  }
+  return found->second;
+}
+
+std::string signature(const OpInstance& op) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  const auto& first = op.outputs.empty() ? op.inputs.front() : op.outputs.front();
+  fmt::format_to(out, "{}/{}/", name_of(op.kind), name_of(first.dtype));
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    fmt::format_to(out, "{}{}", i == 0 ? "" : ",", fmt::join(op.inputs[i].shape, "x"));
+  }
+  text += "->";
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    fmt::format_to(out, "{}{}", i == 0 ? "" : ",", fmt::join(op.outputs[i].shape, "x"));
+  }
+  const auto& attributes = op.attributes;
+  if (attributes.head_dim > 0) {
+    fmt::format_to(out, "/a{}g{}d{}s{}", attributes.heads, attributes.kv_heads, attributes.head_dim,
+                   attributes.sequence_length);
+  }
+  if (attributes.window > 0) fmt::format_to(out, "/w{}", attributes.window);
+  if (attributes.probability > 0) text += "/p";
+  return text;
+}
+
+}  // namespace foresail

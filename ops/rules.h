@@ -1,0 +1,62 @@
+// The functions that the rows of the op table point to. Private to this room.
+#pragma once
+
+#include <vector>
+
+#include "ops/op_table.h"
+
+namespace foresail::rules {
+
+using Inputs = std::vector<GraphTensor>;
+using Inferred = std::vector<InferredTensor>;
+
+// Shape inference (inference.cpp).
+Inferred infer_embedding(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_same(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_rms_norm(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_layer_norm(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_add_rms_norm(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_add_layer_norm(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_qk_norm(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_linear(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_attention(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_attention_scores(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_attention_context(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_swiglu(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_cross_entropy_stats(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_loss(const Inputs&, const OpAttributes&, const Precision&);
+
+// Derivatives (derivatives.cpp).
+void derive_embedding(GradientBuilder&);
+void derive_position_embedding(GradientBuilder&);
+void derive_rms_norm(GradientBuilder&);
+void derive_layer_norm(GradientBuilder&);
+void derive_add_rms_norm(GradientBuilder&);
+void derive_add_layer_norm(GradientBuilder&);
+void derive_qk_norm(GradientBuilder&);
+void derive_linear(GradientBuilder&);
+void derive_bias_add(GradientBuilder&);
+void derive_rope(GradientBuilder&);
+void derive_attention(GradientBuilder&);
+void derive_attention_scores(GradientBuilder&);
+void derive_attention_softmax(GradientBuilder&);
+void derive_attention_context(GradientBuilder&);
+void derive_gelu(GradientBuilder&);
+void derive_bias_gelu(GradientBuilder&);
+void derive_swiglu(GradientBuilder&);
+void derive_add(GradientBuilder&);
+void derive_dropout(GradientBuilder&);
+void derive_loss(GradientBuilder&);
+
+// Costs (costs.cpp).
+double flops_of_product(const OpInstance&);
+double flops_of_attention(const OpInstance&);
+double flops_of_attention_backward(const OpInstance&);
+double flops_of_score_product(const OpInstance&);
+double flops_of_two_score_products(const OpInstance&);
+double flops_per_element(const OpInstance&);
+double bytes_of_operands(const OpInstance&);
+double bytes_of_embedding(const OpInstance&);
+double bytes_of_embedding_backward(const OpInstance&);
+
+}  // namespace foresail::rules
