@@ -1,0 +1,8 @@
+// Counts heap allocations of this test binary (operator new is replaced in allocation_counter.cpp).
+#pragma once
+
+#include <cstdint>
+
+namespace foresail::testing {
+int64_t allocations();
+}
