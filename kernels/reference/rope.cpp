@@ -1,0 +1,95 @@
+// Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is rotated
+// with element i + D/2.
+#include <cmath>
+#include <numbers>
+
+#include "kernels/reference/reference.h"
+
+namespace foresail::reference {
+namespace {
+
+/// Radians per position of pair i: theta^(-2i/D), with the length extension of the model.
+/// linear: positions divided by the factor (Chen et al. 2023). llama3: wavelengths up to original / high_frequency stay,
+/// those from original / low_frequency are stretched by the factor, between them the two are blended (Llama 3.1;
+/// `_compute_llama3_parameters` in transformers).
+double inverse_frequency(const OpAttributes& a, int64_t i) {
+  const double frequency = std::pow(a.rope_theta, -2.0 * i / a.head_dim);
+  if (a.rope_scaling == RopeScaling::none) return frequency;
+  if (a.rope_scaling == RopeScaling::linear) return frequency / a.rope_factor;
+  const double original = static_cast<double>(a.rope_original_positions);
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  if (wavelength < original / a.rope_high_frequency) return frequency;
+  if (wavelength > original / a.rope_low_frequency) return frequency / a.rope_factor;
+  const double smooth = (original / wavelength - a.rope_low_frequency) / (a.rope_high_frequency - a.rope_low_frequency);
+  return (1 - smooth) * frequency / a.rope_factor + smooth * frequency;
+}
+
+void rope_table(const Run& run) {
+  const int64_t positions = run.out_dim(0, 0), pairs = run.out_dim(0, 1);
+  double* table = run.out(0);
+  for (int64_t s = 0; s < positions; ++s) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      const double angle = s * inverse_frequency(run.attributes(), i);
+      table[(s * pairs + i) * 2] = std::cos(angle);
+      table[(s * pairs + i) * 2 + 1] = std::sin(angle);
+    }
+  }
+}
+
+/// Rotates query and key heads by +angle (direction 1) or back (-1) and copies the value heads. y may be x. The position
+/// of a row is row mod S, where S is the length of the table.
+void rotate(const Run& run, double direction) {
+  const OpAttributes& a = run.attributes();
+  const int64_t rows = run.in_dim(0, 0), width = run.in_dim(0, 1), pairs = run.in_dim(1, 1), positions = run.in_dim(1, 0);
+  for (int64_t t = 0; t < rows; ++t) {
+    const double* x = run.in(0) + t * width;
+    const double* table = run.in(1) + t % positions * pairs * 2;
+    double* y = run.out(0) + t * width;
+    for (int64_t h = 0; h < a.heads + a.kv_heads; ++h) {
+      for (int64_t i = 0; i < pairs; ++i) {
+        const double c = table[2 * i], s = direction * table[2 * i + 1];
+        const int64_t low = h * a.head_dim + i, high = low + pairs;
+        const double x_low = x[low], x_high = x[high];
+        y[low] = x_low * c - x_high * s;
+        y[high] = x_high * c + x_low * s;
+      }
+    }
+    for (int64_t j = (a.heads + a.kv_heads) * a.head_dim; j < width; ++j) y[j] = x[j];
+  }
+}
+
+void rope(const Run& run) { rotate(run, 1); }
+void rope_backward(const Run& run) { rotate(run, -1); }
+
+void check_head(const Run& run) {
+  require(run, run.attributes().head_dim % 2 == 0, "rotation needs an even head size");
+}
+
+void check_table(const Run& run) {
+  const OpAttributes& a = run.attributes();
+  check_head(run);
+  require(run, a.rope_theta > 0, "rope_theta is not positive");
+  require(run, a.rope_scaling == RopeScaling::none || a.rope_factor > 0, "rope_factor is not positive");
+  if (a.rope_scaling == RopeScaling::llama3) {
+    require(run, a.rope_original_positions > 0 && a.rope_low_frequency > 0 &&
+                     a.rope_high_frequency > a.rope_low_frequency,
+            "llama3 scaling needs original positions and 0 < low < high frequency factors");
+  }
+}
+
+void check_rotation(const Run& run) {
+  check_head(run);
+  require(run, run.in_dim(1, 0) > 0, "the table is empty");
+}
+
+constexpr Entry kKernels[] = {
+    {OpKind::rope_table, "-> [S,C,2]", rope_table, check_table},
+    {OpKind::rope, "[T,QKV] [S,C,2] -> [T,QKV]", rope, check_rotation},
+    {OpKind::rope_backward, "[T,QKV] [S,C,2] -> [T,QKV]", rope_backward, check_rotation},
+};
+
+}  // namespace
+
+std::span<const Entry> rope_kernels() { return kKernels; }
+
+}  // namespace foresail::reference
