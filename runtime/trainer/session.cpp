@@ -1,0 +1,88 @@
+#include "runtime/trainer/session.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/parallel.h"
+
+namespace foresail {
+namespace {
+
+void compare_digest(const SessionRequest& request, const Program& program) {
+  if (request.program_digests.empty()) return;
+  const auto stage = static_cast<size_t>(program.stage);
+  if (stage >= request.program_digests.size()) {
+    throw_bad_input("plan: field 'program_digests'",
+                    fmt::format("it has {} entries, the strategy {} stages", request.program_digests.size(), program.mesh.pp),
+                    "make the plan again");
+  }
+  const std::string actual = program_digest(program);
+  if (actual != request.program_digests[stage]) {
+    throw_bad_input("plan: field 'program_digests'",
+                    fmt::format("stage {} compiles to {} here, the plan was priced for {}", stage, actual,
+                                request.program_digests[stage]),
+                    "make the plan again with this version of foresail");
+  }
+}
+
+}  // namespace
+
+SessionRequest request_of(const Plan& plan) {
+  SessionRequest request;
+  request.model = parse_model_config(plan.model_config, "plan: field 'model_config'");
+  request.model.name = plan.model_name;
+  request.job = plan.job;
+  request.strategy = plan.strategy;
+  request.target = plan.target;
+  request.program_digests = plan.program_digests;
+  return request;
+}
+
+std::unique_ptr<Device> make_device(const std::string& back_end, int threads) {
+  if (back_end == "cpu") return make_cpu_device(threads);
+  if (back_end == "reference") return make_reference_device();
+  throw_bad_input(fmt::format("device '{}'", back_end), "no such back end can execute here", "use cpu or reference");
+}
+
+std::unique_ptr<Session> make_session(const SessionRequest& request, Communicator& communicator,
+                                      std::unique_ptr<Device> device, const AlterProgram& alter) {
+  const Mesh mesh = Mesh::of(request.strategy);
+  if (mesh.size() != communicator.size()) {
+    throw_bad_input(fmt::format("strategy {}", to_text(request.strategy)),
+                    fmt::format("it needs {} ranks, {} were started", mesh.size(), communicator.size()),
+                    "start as many ranks as the plan has devices");
+  }
+  communicator.create_groups(mesh_groups(mesh).members);
+  auto session = std::make_unique<Session>();
+  session->model = request.model;
+  session->job = request.job;
+  session->strategy = request.strategy;
+  session->rank = communicator.rank();
+  session->place = mesh.coordinate_of(communicator.rank());
+  session->programs = compile(request.model, request.job, request.strategy, request.target, session->place.pp);
+  compare_digest(request, session->programs.train);
+  if (alter) alter(session->programs.train, session->place);
+  session->slices = parameter_slices(request.model, request.strategy, session->place.pp, session->place.tp);
+  session->device = std::move(device);
+
+  Program& train = session->programs.train;
+  Program& evaluate = session->programs.evaluate;
+  session->arena = std::make_unique<Arena>(std::max(train.arena.bytes, evaluate.arena.bytes));
+  session->train = std::make_unique<Executor>(train, *session->device, &communicator, *session->arena, session->rank);
+  session->evaluate = std::make_unique<Executor>(evaluate, *session->device, &communicator, *session->arena, session->rank);
+  return session;
+}
+
+void Session::switch_to(Executor& executor) {
+  if (active == &executor) return;
+  executor.startup();
+  active = &executor;
+}
+
+GroupId world_group(const Session& session) {
+  return mesh_groups(session.programs.train.mesh).index(GroupKind::world, session.rank);
+}
+
+}  // namespace foresail

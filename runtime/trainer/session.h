@@ -1,0 +1,59 @@
+// Everything one rank holds during a run: the compiled Programs of its stage, the arena, the bound executors.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "kernels/device.h"
+#include "models/model_spec.h"
+#include "program/compile.h"
+#include "runtime/executor/executor.h"
+#include "spec/plan.h"
+
+namespace foresail {
+
+/// What is compiled and run.
+struct SessionRequest {
+  ModelSpec model;
+  Job job;
+  Strategy strategy;
+  Target target;
+  std::vector<std::string> program_digests;  ///< expected, one per stage; empty: not compared
+};
+
+struct Session {
+  ModelSpec model;
+  Job job;
+  Strategy strategy;
+  MeshCoordinate place;
+  int rank = 0;
+  ProgramSet programs;
+  std::vector<ParameterSlice> slices;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<Executor> train, evaluate;  ///< over the same arena; only one may be in use at a time
+
+  /// Runs the constants of a Program whose predecessor in the arena was another one.
+  void switch_to(Executor& executor);
+  Executor* active = nullptr;
+};
+
+SessionRequest request_of(const Plan& plan);
+
+/// "cpu" (with the process's thread count) or "reference". Throws bad_input for another name.
+std::unique_ptr<Device> make_device(const std::string& back_end, int threads);
+
+/// Compiles this rank's stage, compares digests, allocates the arena and binds. Creates the mesh's groups on the
+/// communicator, so all ranks call it together. `alter` (tests plant faults with it) sees the train Program before it is
+/// bound. Throws bad_input when the Program differs from the planned one or a back end lacks a kernel.
+using AlterProgram = std::function<void(Program&, const MeshCoordinate&)>;
+std::unique_ptr<Session> make_session(const SessionRequest& request, Communicator& communicator,
+                                      std::unique_ptr<Device> device, const AlterProgram& alter = {});
+
+/// The group of all ranks in the communicator of a mesh.
+GroupId world_group(const Session& session);
+
+}  // namespace foresail
