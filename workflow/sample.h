@@ -8,7 +8,7 @@
 
 namespace foresail {
 
-struct SampleOptions {
+struct TextOptions {
   std::filesystem::path checkpoint;
   std::string prompt;
   int64_t tokens = 200;
@@ -17,14 +17,14 @@ struct SampleOptions {
   int threads = 0;           ///< 0: all cores
 };
 
-struct SampleResult {
+struct TextResult {
   std::string text;    ///< prompt and continuation
   int64_t tokens = 0;  ///< generated
   double seconds = 0;
 };
 
 /// `emit` gets each decoded piece as it is drawn (may be empty). Throws bad_input on a damaged or foreign checkpoint.
-SampleResult sample(const SampleOptions& options, const std::function<void(const std::string&)>& emit = {});
-std::string sample_result_to_json(const SampleResult& result);
+TextResult sample(const TextOptions& options, const std::function<void(const std::string&)>& emit = {});
+std::string text_result_to_json(const TextResult& result);
 
 }  // namespace foresail

@@ -1,6 +1,5 @@
 #include "runtime/trainer/batch.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -12,17 +11,19 @@ int64_t global_batch_of(const Program& program) {
 }
 
 void fill_batch(Executor& executor, const Program& program, int data_rank, int64_t first_sample,
-                const SampleReader& read, std::span<int32_t> scratch) {
+                const SampleReader& read, std::span<int32_t> unused) {
   const int64_t length = program.sequence_length;
   const int64_t sequences = program.rows_per_micro_batch / length;
-  ensure(static_cast<int64_t>(scratch.size()) == length + 1, "a sample has one token more than the sequence");
+  ensure(static_cast<int64_t>(unused.size()) == length, "the unused half of a sample has a place");
   if (executor.tokens(0).empty() && executor.targets(0).empty()) return;
+  const auto part = [&](std::span<int32_t> all, int64_t sequence) {
+    return all.empty() ? unused : all.subspan(static_cast<size_t>(sequence * length), static_cast<size_t>(length));
+  };
   for (int64_t micro_batch = 0; micro_batch < program.micro_batches; ++micro_batch) {
     const std::span<int32_t> tokens = executor.tokens(micro_batch), targets = executor.targets(micro_batch);
     for (int64_t sequence = 0; sequence < sequences; ++sequence) {
-      read(first_sample + (data_rank * program.micro_batches + micro_batch) * sequences + sequence, scratch);
-      if (!tokens.empty()) std::copy_n(scratch.begin(), length, tokens.begin() + sequence * length);
-      if (!targets.empty()) std::copy_n(scratch.begin() + 1, length, targets.begin() + sequence * length);
+      const int64_t index = first_sample + (data_rank * program.micro_batches + micro_batch) * sequences + sequence;
+      read(index, part(tokens, sequence), part(targets, sequence));
     }
   }
 }
