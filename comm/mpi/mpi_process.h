@@ -1,0 +1,25 @@
+// MPI as this process's own: initialised once, finalised at exit.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/mpi/mpi_c.h"
+
+namespace foresail {
+
+/// Initialises MPI (FUNNELED: only the main thread calls it) on the first call. Throws environment_failed if this process
+/// was not started as a rank or the library grants less.
+void start_mpi();
+
+/// From now on this process ends without MPI_Finalize, which would wait for peers that wait for us; the launcher sees
+/// that and ends the run.
+void forsake_mpi();
+
+/// "Open MPI 4.1.4".
+std::string mpi_description();
+
+/// For every world rank the lowest world rank on the same host. Collective over the world.
+std::vector<int> first_rank_of_each_host();
+
+}  // namespace foresail
