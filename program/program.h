@@ -23,11 +23,9 @@ enum class Register : uint8_t {
   master,
   moment1,
   moment2,
-  saved,      ///< this layer's kept activations in the micro-batch's slot
+  saved,      ///< this layer's region of the micro-batch's slot: its input hidden states, then kept activations
   x_in,       ///< hidden states entering the layer (in the slot)
   x_out,      ///< hidden states leaving it (in the slot)
-  grad_out,   ///< gradient of the layer's output
-  grad_in,    ///< gradient of the layer's input
   data,       ///< tokens and targets of the micro-batch
   count_
 };
@@ -56,7 +54,9 @@ struct Instruction {
   InstructionKind kind = InstructionKind::op;
   OpKind op{};
   OpAttributes attributes;
-  std::vector<int32_t> inputs, outputs;  ///< buffers of the block; a collective is in place on outputs[0]
+  /// Buffers of the block. all_reduce: inputs[0] is outputs[0]. all_gather: inputs[0] into outputs[0], in group order.
+  /// send: inputs[0]. receive: outputs[0]. wait_send: none; it completes every outstanding send of its channel.
+  std::vector<int32_t> inputs, outputs;
   int32_t workspace = -1;                ///< buffer, or -1
   Queue queue = Queue::compute;
   TimeKind time = TimeKind::compute;
