@@ -79,6 +79,12 @@ Bindings bind_attributes(const OpAttributes& attributes) {
   return bindings;
 }
 
+/// Symbols whose values only attributes give: unset, they fit nothing.
+bool is_attribute(const std::string& symbol) {
+  return symbol == "S" || symbol == "A" || symbol == "G" || symbol == "D" || symbol == "C" || symbol == "QKV" ||
+         symbol == "AD" || symbol == "AG";
+}
+
 /// True if `size` fits the product `dim`; binds its unbound symbol, if there is one.
 bool fits_dim(const std::string& dim, int64_t size, Bindings& bindings) {
   if (size < 0) return false;
@@ -89,10 +95,10 @@ bool fits_dim(const std::string& dim, int64_t size, Bindings& bindings) {
       known *= std::stoll(factor);
     } else if (const auto found = bindings.symbols.find(factor); found != bindings.symbols.end()) {
       known *= found->second;
-    } else if (unbound.empty()) {
+    } else if (unbound.empty() && !is_attribute(factor)) {
       unbound = factor;
     } else {
-      return false;  // an attribute that the pattern needs is not set
+      return false;
     }
   }
   if (unbound.empty()) return size == known;

@@ -84,8 +84,8 @@ void check_rotation(const Run& run) {
 
 constexpr Entry kKernels[] = {
     {OpKind::rope_table, "-> [S,C,2]", rope_table, check_table},
-    {OpKind::rope, "[T,QKV] [S,C,2] -> [T,QKV]", rope, check_rotation},
-    {OpKind::rope_backward, "[T,QKV] [S,C,2] -> [T,QKV]", rope_backward, check_rotation},
+    {OpKind::rope, "[T,QKV] [L,C,2] -> [T,QKV]", rope, check_rotation},
+    {OpKind::rope_backward, "[T,QKV] [L,C,2] -> [T,QKV]", rope_backward, check_rotation},
 };
 
 }  // namespace

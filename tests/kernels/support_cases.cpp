@@ -1,0 +1,300 @@
+// The cases: for every kind of operator the shapes, places and attributes at which kernels tend to go wrong. Widths are
+// chosen around vector lengths (odd, one less, one more), rows so that thread ranges are uneven.
+#include <cmath>
+#include <limits>
+
+#include "core/error.h"
+#include "tests/kernels/support.h"
+
+namespace foresail::kernel_tests {
+namespace {
+
+using Shape = std::vector<int64_t>;
+
+/// Collects cases. Every kind is laid out by one function below.
+struct Cases {
+  DType dtype;
+  std::vector<TestCase> list;
+
+  TensorType real(Shape shape) const { return {dtype, std::move(shape)}; }
+  TensorType ids(int64_t count) const { return {DType::i32, {count}}; }
+  TensorType exact(int64_t count) const { return {DType::f64, {count}}; }
+
+  TestCase& add(OpKind kind, const std::string& variant, const OpAttributes& attributes, std::vector<TensorType> inputs,
+                std::vector<TensorType> outputs) {
+    TestCase test;
+    test.name = std::string(name_of(kind)) + "/" + variant;
+    test.op = {kind, attributes, std::move(inputs), std::move(outputs)};
+    test.step.step = 3;
+    test.step.seed = 0x1234567890abcdef;
+    test.step.learning_rate = 0.01;
+    test.step.beta1_power = std::pow(test.step.beta1, 3);
+    test.step.beta2_power = std::pow(test.step.beta2, 3);
+    test.step.weight_decay = 0.1;
+    test.step.inverse_valid_tokens = 1.0 / 37;
+    test.context.layer = 2;
+    list.push_back(std::move(test));
+    return list.back();
+  }
+};
+
+void place(TestCase& test, int32_t tensor_rank, int32_t tensor_size) {
+  test.context.tensor_rank = tensor_rank;
+  test.context.tensor_size = tensor_size;
+}
+
+std::string text(const Shape& shape) {
+  std::string result;
+  for (const int64_t size : shape) result += (result.empty() ? "" : "x") + std::to_string(size);
+  return result;
+}
+
+void add_embedding(Cases& cases) {
+  struct Place {
+    int64_t rows, vocabulary, hidden;
+    int32_t tensor_rank, tensor_size;
+  };
+  for (const Place& p : {Place{7, 11, 5, 0, 1}, Place{33, 64, 67, 1, 3}, Place{1, 3, 1, 2, 4}}) {
+    const std::string variant = text({p.rows, p.vocabulary, p.hidden}) + "_rank" + std::to_string(p.tensor_rank);
+    place(cases.add(OpKind::embedding, variant, {}, {cases.ids(p.rows), cases.real({p.vocabulary, p.hidden})},
+                    {cases.real({p.rows, p.hidden})}),
+          p.tensor_rank, p.tensor_size);
+    place(cases.add(OpKind::embedding_backward, variant, {}, {cases.real({p.rows, p.hidden}), cases.ids(p.rows)},
+                    {cases.real({p.vocabulary, p.hidden})}),
+          p.tensor_rank, p.tensor_size);
+  }
+  for (const auto& [sequences, length, table_rows, hidden] : {std::array<int64_t, 4>{2, 5, 9, 3}, {3, 16, 16, 67}}) {
+    OpAttributes a;
+    a.sequence_length = length;
+    const int64_t rows = sequences * length;
+    const std::string variant = text({sequences, length, table_rows, hidden});
+    cases.add(OpKind::position_embedding, variant, a, {cases.real({rows, hidden}), cases.real({table_rows, hidden})},
+              {cases.real({rows, hidden})});
+    cases.add(OpKind::position_embedding_backward, variant, a, {cases.real({rows, hidden})},
+              {cases.real({table_rows, hidden})});
+  }
+}
+
+void add_norms(Cases& cases) {
+  for (const auto& [rows, width, epsilon] :
+       {std::tuple<int64_t, int64_t, double>{3, 5, 1e-5}, {1, 1, 0.5}, {33, 67, 1e-6}, {10, 128, 1e-5}, {5, 1030, 1e-5}}) {
+    OpAttributes a;
+    a.epsilon = epsilon;
+    const std::string variant = text({rows, width});
+    const TensorType x = cases.real({rows, width}), w = cases.real({width}), stat = cases.real({rows});
+    cases.add(OpKind::rms_norm, variant, a, {x, w}, {x, stat});
+    cases.add(OpKind::rms_norm_backward, variant, a, {x, x, w, stat}, {x, w});
+    cases.add(OpKind::rms_norm_backward, variant + "_addend", a, {x, x, w, stat, x}, {x, w});
+    cases.add(OpKind::add_rms_norm, variant, a, {x, x, w}, {x, x, stat});
+    cases.add(OpKind::layer_norm, variant, a, {x, w, w}, {x, stat, stat});
+    cases.add(OpKind::layer_norm_backward, variant, a, {x, x, w, stat, stat}, {x, w, w});
+    cases.add(OpKind::layer_norm_backward, variant + "_addend", a, {x, x, w, stat, stat, x}, {x, w, w});
+    cases.add(OpKind::add_layer_norm, variant, a, {x, x, w, w}, {x, x, stat, stat});
+  }
+}
+
+/// Sizes of one attention case.
+struct Heads {
+  const char* variant;
+  int64_t sequences, length, heads, kv_heads, head_dim;
+  int64_t window = 0;
+  double probability = 0;
+  int32_t tensor_rank = 0, tensor_size = 1;
+
+  OpAttributes attributes() const {
+    OpAttributes a;
+    a.sequence_length = length;
+    a.heads = heads;
+    a.kv_heads = kv_heads;
+    a.head_dim = head_dim;
+    a.scale = 1 / std::sqrt(static_cast<double>(head_dim));
+    a.window = window;
+    a.probability = probability;
+    a.random_site = 1;
+    a.epsilon = 1e-6;
+    a.rope_theta = 10000;
+    return a;
+  }
+  int64_t rows() const { return sequences * length; }
+  int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+constexpr Heads kHeads[] = {
+    {"plain", 2, 5, 2, 2, 4},
+    {"one_token", 3, 1, 2, 1, 6},
+    {"grouped", 1, 7, 6, 2, 6},
+    {"single_kv_head", 2, 19, 3, 1, 10},
+    {"window", 2, 9, 2, 1, 4, 3},
+    {"window_of_one", 1, 4, 2, 2, 4, 1},
+    {"window_beyond_sequence", 1, 6, 2, 2, 8, 100},
+    {"dropout", 2, 6, 2, 1, 4, 0, 0.3, 1, 3},
+    {"dropout_window", 2, 17, 4, 2, 6, 5, 0.1},
+    {"long", 1, 130, 2, 1, 16},
+    {"wide_head", 1, 33, 1, 1, 64},
+};
+
+void add_heads(Cases& cases) {
+  for (const Heads& h : kHeads) {
+    const OpAttributes a = h.attributes();
+    const TensorType qkv = cases.real({h.rows(), h.width()}), o = cases.real({h.rows(), h.heads * h.head_dim});
+    const TensorType lse = cases.real({h.sequences, h.heads, h.length});
+    const TensorType scores = cases.real({h.sequences, h.heads, h.length, h.length});
+    const TensorType table = cases.real({h.length, h.head_dim / 2, 2}), w = cases.real({h.head_dim});
+    const TensorType stat = cases.real({h.rows(), h.heads + h.kv_heads});
+    const auto add = [&](OpKind kind, std::vector<TensorType> inputs, std::vector<TensorType> outputs) {
+      TestCase& test = cases.add(kind, h.variant, a, std::move(inputs), std::move(outputs));
+      place(test, h.tensor_rank, h.tensor_size);
+      test.context.first_row = 3 * h.rows();
+    };
+    add(OpKind::attention, {qkv}, {o, lse});
+    add(OpKind::attention_backward, {o, qkv, o, lse}, {qkv});
+    add(OpKind::attention_scores, {qkv}, {scores});
+    add(OpKind::attention_softmax, {scores}, {scores});
+    add(OpKind::attention_context, {scores, qkv}, {o});
+    add(OpKind::attention_scores_backward, {scores, qkv}, {qkv});
+    add(OpKind::attention_softmax_backward, {scores, scores}, {scores});
+    add(OpKind::attention_context_backward, {o, scores, qkv}, {scores, qkv});
+    if (h.window > 0) continue;  // the window means nothing to the others
+    add(OpKind::rope, {qkv, table}, {qkv});
+    add(OpKind::rope_backward, {qkv, table}, {qkv});
+    add(OpKind::rope_table, {}, {table});
+    add(OpKind::qk_norm, {qkv, w, w}, {qkv, stat});
+    add(OpKind::qk_norm_backward, {qkv, qkv, w, w, stat}, {qkv, w, w});
+  }
+}
+
+void add_rope_scalings(Cases& cases) {
+  OpAttributes a;
+  a.sequence_length = 50;
+  a.head_dim = 64;
+  a.rope_theta = 500000;
+  a.rope_factor = 8;
+  a.rope_low_frequency = 1;
+  a.rope_high_frequency = 4;
+  a.rope_original_positions = 32;
+  const TensorType table = cases.real({50, 32, 2});
+  a.rope_scaling = RopeScaling::linear;
+  cases.add(OpKind::rope_table, "linear", a, {}, {table});
+  a.rope_scaling = RopeScaling::llama3;
+  cases.add(OpKind::rope_table, "llama3", a, {}, {table});
+}
+
+void add_products(Cases& cases) {
+  for (const auto& [rows, in, out] : {std::array<int64_t, 3>{3, 5, 4}, {1, 1, 1}, {17, 33, 65}, {64, 96, 130}}) {
+    const std::string variant = text({rows, in, out});
+    const TensorType x = cases.real({rows, in}), y = cases.real({rows, out}), w = cases.real({out, in}), b = cases.real({out});
+    cases.add(OpKind::linear, variant, {}, {x, w}, {y});
+    cases.add(OpKind::linear, variant + "_bias", {}, {x, w, b}, {y});
+    cases.add(OpKind::linear_backward_input, variant, {}, {y, w}, {x});
+    cases.add(OpKind::linear_backward_weight, variant, {}, {y, x}, {w});
+    cases.add(OpKind::bias_backward, variant, {}, {y}, {b});
+    cases.add(OpKind::bias_add, variant, {}, {y, b}, {y});
+  }
+}
+
+void add_element_wise(Cases& cases) {
+  for (const Shape& shape : {Shape{3, 5}, Shape{1, 1}, Shape{17, 67}, Shape{9, 256}}) {
+    const TensorType x = cases.real(shape), bias = cases.real({shape[1]}), gate_up = cases.real({shape[0], 2 * shape[1]});
+    const std::string variant = text(shape);
+    cases.add(OpKind::gelu, variant, {}, {x}, {x});
+    cases.add(OpKind::gelu_backward, variant, {}, {x, x}, {x});
+    cases.add(OpKind::bias_gelu, variant, {}, {x, bias}, {x});
+    cases.add(OpKind::bias_gelu_backward, variant, {}, {x, x, bias}, {x});
+    cases.add(OpKind::swiglu, variant, {}, {gate_up}, {x});
+    cases.add(OpKind::swiglu_backward, variant, {}, {x, gate_up}, {gate_up});
+    cases.add(OpKind::add, variant, {}, {x, x}, {x});
+    for (const double probability : {0.0, 0.25}) {
+      OpAttributes a;
+      a.probability = probability;
+      a.random_site = 3;
+      TestCase& test = cases.add(OpKind::dropout, variant + (probability > 0 ? "_some" : "_none"), a, {x}, {x});
+      test.context.first_row = 21;
+      test.context.layer = -1;
+    }
+  }
+  OpAttributes a;
+  a.probability = 0.4;
+  const TensorType scores = cases.real({2, 3, 7, 7});
+  TestCase& test = cases.add(OpKind::dropout, "scores", a, {scores}, {scores});
+  test.context.first_row = 28;
+  place(test, 1, 2);
+}
+
+void add_loss(Cases& cases) {
+  struct Place {
+    int64_t rows, columns, vocabulary;
+    int32_t tensor_rank, tensor_size;
+  };
+  for (const Place& p : {Place{4, 7, 7, 0, 1}, Place{13, 67, 67, 0, 1}, Place{9, 64, 50, 0, 1}, Place{6, 5, 13, 0, 3},
+                         Place{6, 5, 13, 2, 3}, Place{3, 4, 5, 2, 4}, Place{11, 40, 100, 1, 3}}) {
+    OpAttributes a;
+    a.vocabulary = p.vocabulary;
+    const std::string variant = text({p.rows, p.columns, p.vocabulary}) + "_rank" + std::to_string(p.tensor_rank);
+    const TensorType logits = cases.real({p.rows, p.columns}), targets = cases.ids(p.rows), loss = cases.exact(1);
+    const TensorType stats = cases.real({p.rows, 3}), all_stats = cases.real({p.tensor_size, p.rows, 3});
+    const auto add = [&](OpKind kind, std::vector<TensorType> inputs, std::vector<TensorType> outputs) {
+      place(cases.add(kind, variant, a, std::move(inputs), std::move(outputs)), p.tensor_rank, p.tensor_size);
+    };
+    add(OpKind::cross_entropy_stats, {logits, targets}, {stats});
+    add(OpKind::cross_entropy_backward, {logits, targets, all_stats}, {logits, loss});
+    add(OpKind::cross_entropy_loss, {logits, targets, all_stats}, {loss});
+    if (p.tensor_size == 1) add(OpKind::cross_entropy, {logits, targets}, {logits, loss});
+  }
+}
+
+void add_clipping(Cases& cases) {
+  struct Clip {
+    const char* variant;
+    double squared_norm, bound;
+  };
+  for (const Clip& c : {Clip{"clips", 16, 1}, Clip{"below_bound", 0.25, 1}, Clip{"off", 16, 0}, Clip{"zero", 0, 1},
+                        Clip{"infinite", std::numeric_limits<double>::infinity(), 1},
+                        Clip{"nan_without_bound", std::numeric_limits<double>::quiet_NaN(), 0}}) {
+    TestCase& test = cases.add(OpKind::clip_scale, c.variant, {}, {cases.exact(4)}, {cases.exact(4)});
+    test.metrics = {2.5, c.squared_norm, 0, 0};
+    test.step.clip_norm = c.bound;
+  }
+}
+
+void add_optimizer(Cases& cases) {
+  add_clipping(cases);
+  for (const int64_t n : {1, 7, 259, 4100}) {
+    const TensorType range = cases.real({n}), metrics = cases.exact(4);
+    const std::string variant = text({n});
+    cases.add(OpKind::fill_zero, variant, {}, {}, {range});
+    for (const bool decay : {false, true}) {
+      OpAttributes a;
+      a.decay = decay;
+      const std::string name = variant + (decay ? "_decay" : "");
+      cases.add(OpKind::adamw, name, a, {range, metrics}, {range, range, range}).metrics = {0, 9, 3, 0.75};
+      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 1, 1};
+    }
+    cases.add(OpKind::adamw, variant + "_skipped", {}, {range, metrics}, {range, range, range}).metrics = {
+        0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0};
+    for (const CountRule rule : {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::nobody}) {
+      OpAttributes a;
+      a.count_rule = rule;
+      const std::string name = variant + "_rule" + std::to_string(static_cast<int>(rule));
+      cases.add(OpKind::squared_norm, name, a, {range}, {cases.exact(1)});
+      place(cases.add(OpKind::squared_norm, name + "_rank1", a, {range}, {cases.exact(1)}), 1, 2);
+      cases.add(OpKind::squared_norm, name + "_data1", a, {range}, {cases.exact(1)}).context.data_rank = 1;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<TestCase> all_test_cases(DType dtype) {
+  Cases cases{dtype, {}};
+  add_embedding(cases);
+  add_norms(cases);
+  add_products(cases);
+  add_heads(cases);
+  add_rope_scalings(cases);
+  add_element_wise(cases);
+  add_loss(cases);
+  add_optimizer(cases);
+  return cases.list;
+}
+
+}  // namespace foresail::kernel_tests
