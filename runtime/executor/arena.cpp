@@ -6,30 +6,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "runtime/executor/resident.h"
 
 namespace foresail {
 namespace {
 
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-
-/// Memory that can be had without swapping (/proc/meminfo, MemAvailable); the largest number if it is not told.
-int64_t available_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::string key, unit;
-  int64_t value = 0;
-  while (file >> key >> value) {
-    if (key == "MemAvailable:") return value * 1024;
-    std::getline(file, unit);
-  }
-  return std::numeric_limits<int64_t>::max();
-}
 
 [[noreturn]] void fail(int64_t bytes, const std::string& cause) {
   throw_environment(fmt::format("arena of {} bytes", bytes), cause,
@@ -59,7 +46,7 @@ std::byte* map_aligned(int64_t bytes, int64_t alignment) {
 Arena::Arena(int64_t bytes) : bytes_(bytes) {
   if (bytes < 0) fail(bytes, "the size is negative");
   // Linux grants more than it has and kills the process at the first touch; asking first gives a message instead.
-  if (const int64_t available = available_bytes(); bytes > available) {
+  if (const int64_t available = available_memory_bytes(); bytes > available) {
     fail(bytes, fmt::format("only {} bytes of memory are available", available));
   }
   const int64_t mapped = mapped_bytes(bytes);

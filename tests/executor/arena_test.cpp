@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "runtime/executor/resident.h"
 
 namespace foresail {
 namespace {
@@ -23,6 +24,13 @@ TEST(Arena, EveryPageIsResidentBeforeTheFirstStep) {
   std::vector<unsigned char> resident(static_cast<size_t>((arena.bytes() + 4095) / 4096));
   ASSERT_EQ(mincore(arena.data(), static_cast<size_t>(arena.bytes()), resident.data()), 0);
   EXPECT_TRUE(std::all_of(resident.begin(), resident.end(), [](unsigned char page) { return (page & 1) != 0; }));
+}
+
+TEST(Arena, TheResidentSetGrowsByItsBytes) {
+  const int64_t before = resident_bytes();
+  const Arena arena(int64_t{64} << 20);
+  const int64_t grown = resident_bytes() - before;
+  EXPECT_NEAR(static_cast<double>(grown), static_cast<double>(arena.bytes()), 4 << 20);
 }
 
 TEST(Arena, MoreThanTheMachineHasIsRefusedWithBothNumbers) {
