@@ -13,7 +13,7 @@ enum class LearningRateSchedule : uint8_t { constant, cosine };
 
 struct OptimizerJob {
   double learning_rate = 3e-4;
-  double minimum_learning_rate = 3e-5;  ///< where cosine ends
+  double minimum_learning_rate = 3e-5;  ///< where cosine ends; left out in a file: a tenth of its learning_rate
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
   int64_t warmup_steps = 0;             ///< linear from 0
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
@@ -34,21 +34,23 @@ struct Job {
   std::string data_path;
   int64_t dataset_bytes = 0;
   double validation_fraction = 0.02;  ///< documents held out at the end of the data
-  int64_t evaluation_interval_steps = 100;
+  int64_t evaluation_interval_steps = 100;  ///< 0: no evaluation
   int64_t evaluation_batches = 4;     ///< global batches per evaluation
-  int64_t checkpoint_interval_steps = 100;
+  int64_t checkpoint_interval_steps = 100;  ///< 0: only at the end
   int64_t checkpoints_kept = 3;
   double usd_per_device_hour = 0;     ///< 0: the machine's price
 };
 
-/// Throws bad_input for an unknown precision.
+/// The element types of "fp32", "bf16", "fp16", "fp64". Throws bad_input for an unknown precision.
 Precision precision_of(const Job& job);
 
 Job load_job(const std::filesystem::path& path);
 std::string job_to_json(const Job& job);
 Job job_from_json(const std::string& text, const std::string& source);
 
-/// Learning rate of a step (1-based): a pure function, so that resuming cannot change it.
+/// Learning rate of a step (1-based): a pure function, so that resuming cannot change it. Linear from 0 over the warm-up
+/// (step `warmup_steps` has the full rate), then constant, or half a cosine down to the minimum at `total_steps`
+/// (Loshchilov & Hutter 2017, equation 5, one period); the minimum beyond.
 double learning_rate_at(const OptimizerJob& optimizer, int64_t step, int64_t total_steps);
 
 }  // namespace foresail

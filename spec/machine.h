@@ -10,7 +10,7 @@
 
 namespace foresail {
 
-/// A figure and where it comes from.
+/// A figure and where it comes from. Value 0 with an empty source: not known.
 struct Sourced {
   double value = 0;
   std::string source;
@@ -28,7 +28,7 @@ struct DeviceSpec {
 /// Links by the smallest span that holds a group.
 struct LinkSpec {
   Sourced bytes_per_second;  ///< per device, one direction
-  Sourced latency_seconds;
+  Sourced latency_seconds;   ///< of one step of a ring or one message; a collective's fixed cost is the stack's
 };
 
 /// A measured duration: the median of repeated runs with its spread (half the 10-90 % range, relative).
@@ -49,7 +49,6 @@ struct ProfileTable {
   double peak_flops_per_second = 0;                 ///< best f32 GEMM of one rank, all ranks active
 };
 
-/// The few constants of a software stack on a device (spec/stacks/*.json) that datasheets do not give.
 struct Machine {
   std::string name;
   std::string kind = "catalogue";   ///< "catalogue" or "profiled"
@@ -90,10 +89,16 @@ struct Stack {
   /// Fraction of peak that a large matrix product reaches, of memory bandwidth that element-wise kernels reach, of the
   /// NIC sum that collectives reach; seconds per kernel launch.
   double matrix_efficiency = 1, memory_efficiency = 0.85, inter_node_efficiency = 1, launch_seconds = 0;
-  std::map<std::string, std::string> constant_sources;
+  /// Fraction of the links inside a node that collectives reach; fixed seconds of one collective.
+  double intra_node_efficiency = 1, collective_seconds = 0;
+  std::map<std::string, std::string> switch_sources;    ///< by switch, from the file
+  std::map<std::string, std::string> constant_sources;  ///< what each constant was fitted on
 };
 
 /// STACK on the command line: a name of spec/stacks or a path. Throws bad_input.
 Stack load_stack(const std::string& name_or_path);
+Stack stack_from_json(const std::string& text, const std::string& source);
+std::string stack_to_json(const Stack& stack);
+std::vector<std::string> catalogue_stack_names();
 
 }  // namespace foresail

@@ -24,6 +24,7 @@ struct Mesh {
 };
 
 /// The communicating sets of a rank. Values are the roles; `mesh_groups` lists the actual groups.
+constexpr int kGroupKinds = 4;
 enum class GroupKind : uint8_t {
   world,
   data,       ///< same stage and tp rank
@@ -32,12 +33,14 @@ enum class GroupKind : uint8_t {
 };
 
 /// All groups of all kinds of a mesh in one global order (world first, then data, tensor, embedding groups), as
-/// Communicator::create_groups wants them. `index` gives the position of the group of `kind` that holds a rank.
+/// Communicator::create_groups wants them; members ascend. Data and tensor groups of one rank are listed too; embedding
+/// groups exist when there are two stages or more. A rank is in at most one group of each kind.
 struct MeshGroups {
   std::vector<std::vector<int>> members;
-  int index(GroupKind kind, int rank) const;  ///< -1: the rank is in no group of this kind
+  std::vector<std::vector<int>> group_of_rank;  ///< [kind][rank]: position in `members`, -1: none
 
-  std::vector<std::vector<int>> index_by_kind_;  ///< [kind][rank]
+  /// Position in `members` of the group of `kind` that holds `rank`; -1: the rank is in no group of this kind.
+  int index(GroupKind kind, int rank) const;
 };
 
 MeshGroups mesh_groups(const Mesh& mesh);

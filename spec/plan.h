@@ -50,6 +50,9 @@ struct Plan {
   int64_t steps = 0;               ///< optimizer steps of the whole run
 };
 
+/// The `predicted` object of the command line's JSON; keys of parts that are not built yet are null.
+std::string prediction_to_json(const Prediction& predicted);
+
 std::string plan_to_json(const Plan& plan);
 /// Throws bad_input, also when the file was written by another schema version (saying what changed).
 Plan plan_from_json(const std::string& text, const std::string& source);

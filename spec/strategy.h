@@ -40,8 +40,19 @@ struct StrategyText {
   bool names(std::string_view key) const;
 };
 
-/// Parses "tp=8,pp=16,micro_batch=1,recompute=full". Throws bad_input naming the key, what it accepts and, for a key
-/// whose part is not built yet, that it is not.
+/// Parses "tp=8,pp=16,micro_batch=1,recompute=full". Throws bad_input naming the key and what it accepts. Values whose
+/// part is not built yet are refused saying so where the struct cannot hold them (schedule=gpipe, recompute=selective);
+/// where it can (cp=2, zero_stage=1), they are parsed, and `legal` gives the reason.
 StrategyText parse_strategy(const std::string& text);
+
+/// Most devices of a strategy or a machine: ranks and counts of groups must fit 32 bits with room to spare.
+constexpr int64_t kMostDevices = int64_t{1} << 20;
+
+/// Throws bad_input naming `source` and the key if a number is outside of what its key accepts, or if the devices
+/// exceed kMostDevices.
+void require_in_range(const Strategy& strategy, const std::string& source);
+
+/// The `strategy` object of the command line's JSON: every key of the struct and `devices`.
+std::string strategy_to_json(const Strategy& strategy);
 
 }  // namespace foresail

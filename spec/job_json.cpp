@@ -1,0 +1,124 @@
+// foresail.job/1
+#include <cmath>
+
+#include "core/json.h"
+#include "spec/forms_json.h"
+#include "spec/job.h"
+
+namespace foresail {
+namespace {
+
+constexpr const char* kSchema = "foresail.job/1";
+constexpr int64_t kMostSequences = int64_t{1} << 24;  // per batch; also tokens per sequence
+constexpr double kMostRate = 100;
+
+const char* name_of(LearningRateSchedule schedule) {
+  return schedule == LearningRateSchedule::constant ? "constant" : "cosine";
+}
+
+LearningRateSchedule schedule_from(const JsonObject& object, LearningRateSchedule fallback) {
+  const std::string name = object.get_string("schedule", name_of(fallback));
+  if (name == "constant") return LearningRateSchedule::constant;
+  if (name == "cosine") return LearningRateSchedule::cosine;
+  object.fail("schedule", "'" + name + "' is unknown", "use cosine or constant");
+}
+
+OptimizerJob optimizer_from(const JsonObject& object) {
+  object.refuse_unknown_keys({"learning_rate", "minimum_learning_rate", "schedule", "warmup_steps", "beta1", "beta2",
+                              "epsilon", "weight_decay", "clip_norm"});
+  const double below_one = std::nextafter(1.0, 0.0);
+  const double above_zero = std::numeric_limits<double>::min();
+  OptimizerJob o;
+  if (object.has("learning_rate")) {
+    o.learning_rate = object.require_number("learning_rate", 0, kMostRate);
+    o.minimum_learning_rate = o.learning_rate / 10;
+  }
+  o.minimum_learning_rate = object.get_number("minimum_learning_rate", o.minimum_learning_rate, 0, kMostRate);
+  if (o.minimum_learning_rate > o.learning_rate) {
+    object.fail("minimum_learning_rate", "is larger than learning_rate", "give at most learning_rate");
+  }
+  o.schedule = schedule_from(object, o.schedule);
+  o.warmup_steps = object.get_int("warmup_steps", o.warmup_steps, 0, kMostSteps);
+  o.beta1 = object.get_number("beta1", o.beta1, 0, below_one);
+  o.beta2 = object.get_number("beta2", o.beta2, 0, below_one);
+  o.epsilon = object.get_number("epsilon", o.epsilon, above_zero, 1);
+  o.weight_decay = object.get_number("weight_decay", o.weight_decay, 0, 10);
+  o.clip_norm = object.get_number("clip_norm", o.clip_norm, 0, 1e9);
+  return o;
+}
+
+Json optimizer_form(const OptimizerJob& o) {
+  return {{"learning_rate", o.learning_rate},
+          {"minimum_learning_rate", o.minimum_learning_rate},
+          {"schedule", name_of(o.schedule)},
+          {"warmup_steps", o.warmup_steps},
+          {"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"epsilon", o.epsilon},
+          {"weight_decay", o.weight_decay},
+          {"clip_norm", o.clip_norm}};
+}
+
+}  // namespace
+
+Json job_form(const Job& job) {
+  return {{"schema", kSchema},
+          {"model", job.model},
+          {"sequence_length", job.sequence_length},
+          {"global_batch", job.global_batch},
+          {"tokens", job.tokens},
+          {"steps", job.steps},
+          {"precision", job.precision},
+          {"dropout", job.dropout},
+          {"optimizer", optimizer_form(job.optimizer)},
+          {"seed", job.seed},
+          {"data_path", job.data_path},
+          {"dataset_bytes", job.dataset_bytes},
+          {"validation_fraction", job.validation_fraction},
+          {"evaluation_interval_steps", job.evaluation_interval_steps},
+          {"evaluation_batches", job.evaluation_batches},
+          {"checkpoint_interval_steps", job.checkpoint_interval_steps},
+          {"checkpoints_kept", job.checkpoints_kept},
+          {"usd_per_device_hour", job.usd_per_device_hour}};
+}
+
+Job job_from(const JsonObject& object) {
+  object.require_schema(kSchema);
+  object.refuse_unknown_keys({"schema", "model", "sequence_length", "global_batch", "tokens", "steps", "precision",
+                              "dropout", "optimizer", "seed", "data_path", "dataset_bytes", "validation_fraction",
+                              "evaluation_interval_steps", "evaluation_batches", "checkpoint_interval_steps",
+                              "checkpoints_kept", "usd_per_device_hour"});
+  Job job;
+  job.model = object.get_string("model", job.model);
+  job.sequence_length = object.get_int("sequence_length", job.sequence_length, 0, kMostSequences);
+  job.global_batch = object.get_int("global_batch", job.global_batch, 0, kMostSequences);
+  job.tokens = object.get_int("tokens", job.tokens, 0, kMostBytes);
+  job.steps = object.get_int("steps", job.steps, 0, kMostSteps);
+  job.precision = object.get_string("precision", job.precision);
+  if (job.precision != "fp32" && job.precision != "bf16" && job.precision != "fp16" && job.precision != "fp64") {
+    object.fail("precision", "'" + job.precision + "' is unknown", "use fp32, bf16, fp16 or fp64");
+  }
+  job.dropout = object.get_bool("dropout", job.dropout);
+  if (object.has("optimizer")) job.optimizer = optimizer_from(object.require_object("optimizer"));
+  job.seed = object.get_int("seed", job.seed, 0, std::numeric_limits<int64_t>::max());
+  job.data_path = object.get_string("data_path", job.data_path);
+  job.dataset_bytes = object.get_int("dataset_bytes", job.dataset_bytes, 0, kMostBytes);
+  job.validation_fraction = object.get_number("validation_fraction", job.validation_fraction, 0, 0.9);
+  job.evaluation_interval_steps =
+      object.get_int("evaluation_interval_steps", job.evaluation_interval_steps, 0, kMostSteps);
+  job.evaluation_batches = object.get_int("evaluation_batches", job.evaluation_batches, 1, kMostSequences);
+  job.checkpoint_interval_steps =
+      object.get_int("checkpoint_interval_steps", job.checkpoint_interval_steps, 0, kMostSteps);
+  job.checkpoints_kept = object.get_int("checkpoints_kept", job.checkpoints_kept, 1, 1'000'000);
+  job.usd_per_device_hour = object.get_number("usd_per_device_hour", job.usd_per_device_hour, 0, 1e6);
+  return job;
+}
+
+std::string job_to_json(const Job& job) { return json_text(job_form(job)); }
+
+Job job_from_json(const std::string& text, const std::string& source) {
+  const Json value = parse_json(text, source);
+  return job_from(JsonObject(value, source));
+}
+
+}  // namespace foresail
