@@ -6,6 +6,7 @@
 //   is 0. A rank that holds only padding reports (-inf, 0, 0).
 // - The target logit of a rank that does not hold the target, or of a row that is not counted (target < 0), is 0. So is
 //   that of a target >= vocabulary, which no valid data set has.
+// - A group of one rank may give its stats without the leading dimension: [T, 3].
 // - Every rank of the group computes the same loss; only tensor rank 0 adds it, in all kernels of the family.
 #include <algorithm>
 #include <cmath>
@@ -47,6 +48,9 @@ RowStats row_stats(const Run& run, const double* logits, int64_t columns, int32_
   return stats;
 }
 
+/// Ranks whose reports are gathered in `stats`.
+int64_t group_size(const Run& run) { return run.op.inputs[2].shape.size() == 3 ? run.in_dim(2, 0) : 1; }
+
 /// The same for the whole vocabulary, from stats [P, T, 3].
 RowStats combine(const double* stats, int64_t ranks, int64_t rows, int64_t row) {
   RowStats all;
@@ -87,7 +91,7 @@ void cross_entropy_stats(const Run& run) {
 }
 
 void cross_entropy_backward(const Run& run) {
-  const int64_t rows = run.in_dim(0, 0), columns = run.in_dim(0, 1), ranks = run.in_dim(2, 0);
+  const int64_t rows = run.in_dim(0, 0), columns = run.in_dim(0, 1), ranks = group_size(run);
   double loss = 0;
   for (int64_t t = 0; t < rows; ++t) {
     const RowStats all = combine(run.in(2), ranks, rows, t);
@@ -99,7 +103,7 @@ void cross_entropy_backward(const Run& run) {
 }
 
 void cross_entropy_loss(const Run& run) {
-  const int64_t rows = run.in_dim(0, 0), ranks = run.in_dim(2, 0);
+  const int64_t rows = run.in_dim(0, 0), ranks = group_size(run);
   double loss = 0;
   for (int64_t t = 0; t < rows; ++t) loss += row_loss(run, run.tokens(1)[t], combine(run.in(2), ranks, rows, t));
   run.out(0)[0] += loss;
@@ -122,7 +126,7 @@ void check_vocabulary(const Run& run) { require(run, run.attributes().vocabulary
 
 void check_group(const Run& run) {
   check_vocabulary(run);
-  require(run, run.in_dim(2, 0) * run.in_dim(0, 1) >= run.attributes().vocabulary,
+  require(run, group_size(run) * run.in_dim(0, 1) >= run.attributes().vocabulary,
           "the columns of all ranks are fewer than the vocabulary");
 }
 
@@ -133,8 +137,8 @@ void check_one_rank(const Run& run) {
 
 constexpr Entry kKernels[] = {
     {OpKind::cross_entropy_stats, "[T,V] i32[T] -> [T,3]", cross_entropy_stats, check_vocabulary},
-    {OpKind::cross_entropy_backward, "[T,V] i32[T] [P,T,3] -> [T,V] [1]", cross_entropy_backward, check_group},
-    {OpKind::cross_entropy_loss, "[T,V] i32[T] [P,T,3] -> [1]", cross_entropy_loss, check_group},
+    {OpKind::cross_entropy_backward, "[T,V] i32[T] [P,T,3|T,3] -> [T,V] [1]", cross_entropy_backward, check_group},
+    {OpKind::cross_entropy_loss, "[T,V] i32[T] [P,T,3|T,3] -> [1]", cross_entropy_loss, check_group},
     {OpKind::cross_entropy, "[T,V] i32[T] -> [T,V] [1]", cross_entropy, check_one_rank},
 };
 

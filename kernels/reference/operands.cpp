@@ -1,5 +1,6 @@
 // Operand patterns: a small language for the shapes that ops/op.h states in words, so that a wrong Program is refused
 // when it is bound and cannot read outside its buffers.
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,7 +13,8 @@ namespace {
 
 struct Operand {
   std::string dims;  ///< between the brackets
-  bool integer = false, optional = false;
+  std::vector<DType> dtypes{DType::f64};
+  bool optional = false;
 };
 
 struct Pattern {
@@ -42,10 +44,9 @@ Pattern parse(std::string_view text) {
       operand.optional = true;
       word.erase(0, 1);
     }
-    if (word.starts_with("i32")) {
-      operand.integer = true;
-      word.erase(0, 3);
-    }
+    if (word.starts_with("i32")) operand.dtypes = {DType::i32};
+    if (word.starts_with("table")) operand.dtypes = {DType::f64, DType::f32};
+    word.erase(0, word.find('['));
     ensure(word.size() > 2 && word.front() == '[' && word.back() == ']', "an operand pattern reads [dims]");
     operand.dims = word.substr(1, word.size() - 2);
     side->push_back(operand);
@@ -107,23 +108,27 @@ bool fits_dim(const std::string& dim, int64_t size, Bindings& bindings) {
   return true;
 }
 
+bool fits_any_shape(const TensorType& type, Bindings& bindings) {
+  if (!bindings.any_bound) {
+    if (std::any_of(type.shape.begin(), type.shape.end(), [](int64_t size) { return size < 0; })) return false;
+    bindings.any_shape = type.shape;
+    bindings.any_bound = true;
+  }
+  return type.shape == bindings.any_shape;
+}
+
+/// The alternatives of a pattern have different numbers of dimensions.
 bool fits_shape(const Operand& operand, const TensorType& type, Bindings& bindings) {
-  if (operand.dims == "*") {
-    if (!bindings.any_bound) {
-      for (int64_t size : type.shape) {
-        if (size < 0) return false;
-      }
-      bindings.any_shape = type.shape;
-      bindings.any_bound = true;
+  if (operand.dims == "*") return fits_any_shape(type, bindings);
+  for (const std::string& alternative : split(operand.dims, '|')) {
+    const std::vector<std::string> dims = split(alternative, ',');
+    if (dims.size() != type.shape.size()) continue;
+    for (size_t i = 0; i < dims.size(); ++i) {
+      if (!fits_dim(dims[i], type.shape[i], bindings)) return false;
     }
-    return type.shape == bindings.any_shape;
+    return true;
   }
-  const std::vector<std::string> dims = split(operand.dims, ',');
-  if (dims.size() != type.shape.size()) return false;
-  for (size_t i = 0; i < dims.size(); ++i) {
-    if (!fits_dim(dims[i], type.shape[i], bindings)) return false;
-  }
-  return true;
+  return false;
 }
 
 std::string text_of(const std::vector<int64_t>& shape) {
@@ -142,10 +147,10 @@ void check_side(const OpInstance& op, const char* side, const std::vector<Operan
   }
   for (size_t i = 0; i < actual.size(); ++i) {
     const std::string operand = std::string(side) + " " + std::to_string(i);
-    const DType dtype = expected[i].integer ? DType::i32 : DType::f64;
-    if (actual[i].dtype != dtype) {
+    const std::vector<DType>& dtypes = expected[i].dtypes;
+    if (std::find(dtypes.begin(), dtypes.end(), actual[i].dtype) == dtypes.end()) {
       refuse(op, operand + " is " + std::string(name_of(actual[i].dtype)) + ", the reference device takes " +
-                     std::string(name_of(dtype)));
+                     std::string(name_of(dtypes.front())));
     }
     if (!fits_shape(expected[i], actual[i], bindings)) {
       refuse(op, operand + " is " + text_of(actual[i].shape) + ", which does not fit [" + expected[i].dims + "]");

@@ -36,7 +36,8 @@ using Function = void (*)(const Run&);
 struct Entry {
   OpKind kind;
   /// Operands as in ops/op.h: "[T,K] [N,K] ?[N] -> [T,N]"; `?` marks one that may be left out (only the last of a side),
-  /// `i32` an integer tensor, `[*]` any shape, the same wherever it stands. A dimension is a product of numbers and
+  /// `i32` an integer tensor, `table` one in f64 or f32, `[*]` any shape, the same wherever it stands, `|` shapes of
+  /// different rank to choose from. A dimension is a product of numbers and
   /// symbols; a symbol is bound where it first is the only unknown of its product. Given by the attributes alone (and
   /// fitting nothing if those are not positive): S, A, G, D, QKV = (A+2G)D, AD = A D, AG = A+G, C = D/2.
   std::string_view operands;

@@ -1,5 +1,7 @@
 // Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is rotated
 // with element i + D/2.
+//
+// The table may be f64 or f32, because a model graph has it in f32 (ops/op.h) whatever the precision of the run.
 #include <cmath>
 #include <numbers>
 
@@ -24,26 +26,35 @@ double inverse_frequency(const OpAttributes& a, int64_t i) {
   return (1 - smooth) * frequency / a.rope_factor + smooth * frequency;
 }
 
-void rope_table(const Run& run) {
+template <typename T>
+void fill_table(const Run& run, T* table) {
   const int64_t positions = run.out_dim(0, 0), pairs = run.out_dim(0, 1);
-  double* table = run.out(0);
   for (int64_t s = 0; s < positions; ++s) {
     for (int64_t i = 0; i < pairs; ++i) {
       const double angle = s * inverse_frequency(run.attributes(), i);
-      table[(s * pairs + i) * 2] = std::cos(angle);
-      table[(s * pairs + i) * 2 + 1] = std::sin(angle);
+      table[(s * pairs + i) * 2] = static_cast<T>(std::cos(angle));
+      table[(s * pairs + i) * 2 + 1] = static_cast<T>(std::sin(angle));
     }
   }
 }
 
+void rope_table(const Run& run) {
+  if (run.op.outputs[0].dtype == DType::f32) {
+    fill_table(run, static_cast<float*>(run.arguments.outputs[0]));
+  } else {
+    fill_table(run, run.out(0));
+  }
+}
+
 /// Rotates query and key heads by +angle (direction 1) or back (-1) and copies the value heads. y may be x. The position
-/// of a row is row mod S, where S is the length of the table.
-void rotate(const Run& run, double direction) {
+/// of a row is row mod S.
+template <typename T>
+void rotate(const Run& run, const T* tables, double direction) {
   const OpAttributes& a = run.attributes();
-  const int64_t rows = run.in_dim(0, 0), width = run.in_dim(0, 1), pairs = run.in_dim(1, 1), positions = run.in_dim(1, 0);
+  const int64_t rows = run.in_dim(0, 0), width = run.in_dim(0, 1), pairs = a.head_dim / 2;
   for (int64_t t = 0; t < rows; ++t) {
     const double* x = run.in(0) + t * width;
-    const double* table = run.in(1) + t % positions * pairs * 2;
+    const T* table = tables + t % a.sequence_length * pairs * 2;
     double* y = run.out(0) + t * width;
     for (int64_t h = 0; h < a.heads + a.kv_heads; ++h) {
       for (int64_t i = 0; i < pairs; ++i) {
@@ -55,6 +66,14 @@ void rotate(const Run& run, double direction) {
       }
     }
     for (int64_t j = (a.heads + a.kv_heads) * a.head_dim; j < width; ++j) y[j] = x[j];
+  }
+}
+
+void rotate(const Run& run, double direction) {
+  if (run.op.inputs[1].dtype == DType::f32) {
+    rotate(run, static_cast<const float*>(run.arguments.inputs[1]), direction);
+  } else {
+    rotate(run, run.in(1), direction);
   }
 }
 
@@ -77,15 +96,10 @@ void check_table(const Run& run) {
   }
 }
 
-void check_rotation(const Run& run) {
-  check_head(run);
-  require(run, run.in_dim(1, 0) > 0, "the table is empty");
-}
-
 constexpr Entry kKernels[] = {
-    {OpKind::rope_table, "-> [S,C,2]", rope_table, check_table},
-    {OpKind::rope, "[T,QKV] [L,C,2] -> [T,QKV]", rope, check_rotation},
-    {OpKind::rope_backward, "[T,QKV] [L,C,2] -> [T,QKV]", rope_backward, check_rotation},
+    {OpKind::rope_table, "-> table[S,C,2]", rope_table, check_table},
+    {OpKind::rope, "[B*S,QKV] table[S,C,2] -> [B*S,QKV]", rope, check_head},
+    {OpKind::rope_backward, "[B*S,QKV] table[S,C,2] -> [B*S,QKV]", rope_backward, check_head},
 };
 
 }  // namespace

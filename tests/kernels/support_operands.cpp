@@ -75,7 +75,7 @@ void fix_targets(const TestCase& test, Operands& operands, uint64_t seed) {
 /// Reports of all ranks of the group: this rank's from its logits, the others' from logits of their own.
 void fix_stats(const TestCase& test, Operands& operands, uint64_t seed) {
   fix_targets(test, operands, seed);
-  const int64_t ranks = test.op.inputs[2].shape[0], rows = test.op.inputs[0].shape[0];
+  const int64_t ranks = test.context.tensor_size, rows = test.op.inputs[0].shape[0];
   std::vector<double>& stats = operands.inputs[2];
   stats.clear();
   for (int64_t rank = 0; rank < ranks; ++rank) {
