@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "ops/op.h"
 #include "program/program.h"
@@ -27,20 +28,30 @@ struct GroupSpan {
 class CostModel {
  public:
   virtual ~CostModel() = default;
+  /// Issue included: the time by which the op keeps its queue from the next one.
   virtual Cost op_seconds(const OpInstance& op) const = 0;
   /// all_reduce, all_gather (bytes = gathered output).
   virtual Cost collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const = 0;
   virtual Cost message_seconds(int64_t bytes, bool crosses_nodes) const = 0;
-  /// Host time to issue one instruction.
+  /// Host time to post a message without waiting for it.
   virtual double issue_seconds() const = 0;
   /// Whether every constant was measured or fitted for this device and stack.
   virtual bool calibrated() const = 0;
+  /// Relative half-width of the part of the error that all costs share (80 % interval): a machine that is slower today,
+  /// a constant that is off. It does not average out over ops.
+  virtual double common_spread() const = 0;
+  /// What a reader of the prediction should know about these costs ("no table for 3 ranks: ..."); empty: nothing.
+  virtual std::string note() const { return ""; }
 };
 
-/// Datasheet figures and published constants (spec/machines, spec/stacks).
+/// Datasheet figures and published constants (spec/machines, spec/stacks). Throws bad_input if the machine lacks a
+/// figure that the model needs.
 std::unique_ptr<CostModel> make_catalogue_cost_model(const Machine& machine, const Stack& stack);
 /// Measured tables for `ranks` active ranks of `threads` threads, interpolated over shapes; groups larger than measured
-/// are extrapolated and their spread widened.
+/// are extrapolated and their spread widened. Throws bad_input if the machine holds no table, and when asked for a kind
+/// of operator or collective of which nothing was measured.
 std::unique_ptr<CostModel> make_profiled_cost_model(const Machine& machine, int ranks, int threads);
+/// The same costs, each asked for once: searches price the same op in many Programs. `inner` must outlive it.
+std::unique_ptr<CostModel> make_caching_cost_model(const CostModel& inner);
 
 }  // namespace foresail

@@ -1,0 +1,42 @@
+// A Program with a duration on every instruction, in a form that plays fast: runs of ops of one queue and one time kind
+// that nobody waits for in between are one step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/simulator/cost_model.h"
+#include "program/program.h"
+
+namespace foresail {
+
+struct PricedStep {
+  InstructionKind kind = InstructionKind::op;
+  Queue queue = Queue::compute;
+  TimeKind time = TimeKind::compute;
+  GroupKind group = GroupKind::world;
+  int32_t peer_stage = 0, channel = 0;
+  int32_t first_instruction = 0, instructions = 0;
+  double seconds = 0;
+  std::vector<int32_t> waits;  ///< earlier steps of the block on other queues
+};
+
+struct PricedBlock {
+  std::vector<PricedStep> steps;
+  std::vector<Cost> costs;     ///< by instruction
+  bool used = false;           ///< by the schedule; other blocks are not priced
+};
+
+struct PricedProgram {
+  const Program* program = nullptr;
+  std::vector<PricedBlock> blocks;
+};
+
+/// `merge` = false keeps one step per instruction. Prices only what the schedule calls (the startup phase runs once, not
+/// in a step). Throws what the cost model throws. `program` must outlive the result.
+PricedProgram price(const Program& program, const CostModel& costs, int64_t devices_per_node, bool merge);
+
+/// How often each block is executed in one step.
+std::vector<int64_t> block_executions(const Program& program);
+
+}  // namespace foresail
