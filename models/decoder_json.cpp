@@ -115,6 +115,16 @@ Json rope_scaling_json(const ModelSpec& model) {
   return scaling;
 }
 
+/// Readers from before rope_type accept exactly "type" and "factor"; llama3 scaling came with rope_type.
+Json old_rope_scaling_json(const ModelSpec& model) {
+  if (model.rope_scaling == RopeScaling::none) return nullptr;
+  if (model.rope_scaling == RopeScaling::llama3) return rope_scaling_json(model);
+  Json scaling = Json::object();
+  scaling["type"] = "linear";
+  scaling["factor"] = model.rope_factor;
+  return scaling;
+}
+
 }  // namespace
 
 ModelSpec read_decoder(const JsonObject& config, const DecoderDefaults& defaults) {
@@ -162,8 +172,8 @@ void write_decoder(const ModelSpec& model, Json& config) {
   config["initializer_range"] = model.init_standard_deviation;
   config["rope_theta"] = model.rope_theta;
   Json scaling = rope_scaling_json(model);
-  config["rope_scaling"] = model.rope_scaling == RopeScaling::none ? Json(nullptr) : scaling;
   scaling["rope_theta"] = model.rope_theta;
+  config["rope_scaling"] = old_rope_scaling_json(model);
   config["rope_parameters"] = scaling;
 }
 

@@ -21,7 +21,7 @@ struct LayerRow {
   std::string tied_to;
 };
 
-/// Rows in the order in which a token meets them. Three times the sum of (layers x forward_flops_per_token) is
+/// Rows layer by layer; a block's attention stands after its weights. Three times the sum of (layers x forward_flops_per_token) is
 /// training_flops_per_token. Throws bad_input if the model cannot run at this sequence length.
 std::vector<LayerRow> layer_table(const ModelSpec& model, int64_t sequence_length);
 
