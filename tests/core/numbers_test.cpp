@@ -1,4 +1,4 @@
-// Counter-based random numbers, the static thread partition and element types.
+// Counter-based random numbers, the static thread partition, element types, errors, logging, the version.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/parallel.h"
 #include "core/philox.h"
+#include "core/version.h"
 
 namespace foresail {
 namespace {
@@ -84,6 +85,14 @@ TEST(Log, WritesToStandardErrorFromTheLeastLevelOn) {
   EXPECT_EQ(text.find("hidden"), std::string::npos);
   EXPECT_NE(text.find("rank 3 of 100% warning: shown 2 and {%v}"), std::string::npos) << text;
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+}
+
+TEST(Version, NamesReleaseGitCompilerAndBuildType) {
+  const BuildInfo info = build_info();
+  for (const std::string& part : {info.version, info.git, info.compiler, info.build_type}) {
+    EXPECT_FALSE(part.empty());
+    EXPECT_NE(version_text().find(part), std::string::npos);
+  }
 }
 
 }  // namespace
