@@ -2,11 +2,12 @@
 // whether a strategy is legal at all.
 #pragma once
 
-#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "models/model_spec.h"
+#include "program/lower.h"
 #include "program/program.h"
 #include "spec/job.h"
 #include "spec/strategy.h"
@@ -23,12 +24,19 @@ struct ProgramSet {
   Program evaluate;  ///< forward and loss only, same mesh and micro-batches
 };
 
-/// Compiles one stage. Throws bad_input with the reasons of `legal` if there are any.
-ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage);
+/// Compiles one stage. Workspace comes from the target's table, for operators that it does not list from `workspace_of`
+/// (none: 0 bytes). Throws bad_input with the reasons of `legal` if there are any.
+ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
+                   const WorkspaceOf& workspace_of = {});
 
 /// Forward pass of one sequence up to the logits (pp = tp = 1): for `sample`. The buffer named "logits" in the last
 /// block holds [S, V].
-Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision, const Target& target);
+Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision, const Target& target,
+                       const WorkspaceOf& workspace_of = {});
+
+/// Workspace of every operator of a Program that has some, by signature: what a plan's Target must list so that the
+/// same Program is compiled anywhere.
+std::map<std::string, int64_t> used_workspaces(const Program& program);
 
 /// What a rank holds of every logical tensor; `tensor_rank` picks the shard. Order: embedding, layers, head.
 std::vector<ParameterSlice> parameter_slices(const ModelSpec& model, const Strategy& strategy, int stage, int tensor_rank);

@@ -1,0 +1,143 @@
+#include "program/lower.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "ops/op_table.h"
+
+namespace foresail {
+namespace {
+
+struct Access {
+  Register base;
+  int64_t begin, end;
+  bool writes;
+};
+
+std::vector<Access> accesses(const Block& block, const Instruction& instruction) {
+  std::vector<Access> result;
+  const auto add = [&](int32_t index, bool writes) {
+    const Buffer& buffer = block.buffers[index];
+    result.push_back({buffer.base, buffer.offset, buffer.offset + buffer.type.bytes(), writes});
+  };
+  for (const int32_t input : instruction.inputs) add(input, false);
+  for (const int32_t output : instruction.outputs) add(output, true);
+  if (instruction.workspace >= 0) add(instruction.workspace, true);
+  return result;
+}
+
+bool collide(const std::vector<Access>& a, const std::vector<Access>& b) {
+  for (const Access& x : a) {
+    for (const Access& y : b) {
+      if ((x.writes || y.writes) && x.base == y.base && x.begin < y.end && y.begin < x.end) return true;
+    }
+  }
+  return false;
+}
+
+OpInstance instance_of(const Graph& graph, const Node& node) {
+  OpInstance op{node.kind, node.attributes, {}, {}};
+  for (const int input : node.inputs) op.inputs.push_back(graph.tensors[input].type());
+  for (const int output : node.outputs) op.outputs.push_back(graph.tensors[output].type());
+  return op;
+}
+
+class Lowering {
+ public:
+  Lowering(const BlockRequest& request, const PlacedBlock& placed) : request_(request), placed_(placed) {
+    result_.block.name = request.name;
+    result_.scratch_end = placed.scratch_end;
+  }
+
+  LoweredBlock run(bool blocking) {
+    for (size_t p = 0; p < request_.nodes.size(); ++p) lower_node(static_cast<int>(p), blocking);
+    add_waits(result_.block);
+    return std::move(result_);
+  }
+
+ private:
+  int32_t add_buffer(std::string name, const Place& place, TensorType type) {
+    result_.block.buffers.push_back({std::move(name), place.base, place.offset, std::move(type), place.memory});
+    result_.in_scratch.push_back(place.in_scratch);
+    return static_cast<int32_t>(result_.block.buffers.size()) - 1;
+  }
+
+  int32_t buffer_of(int tensor) {
+    const auto found = buffers_.find(tensor);
+    if (found != buffers_.end()) return found->second;
+    const GraphTensor& source = request_.graph->tensors[tensor];
+    const int32_t index = add_buffer(source.name, placed_.places.at(tensor), source.type());
+    buffers_[tensor] = index;
+    return index;
+  }
+
+  void lower_node(int position, bool blocking) {
+    const PlannedNode& planned = request_.nodes[position];
+    const Node& node = request_.graph->nodes[planned.node];
+    Instruction instruction;
+    instruction.op = node.kind;
+    instruction.attributes = node.attributes;
+    instruction.time = planned.time;
+    for (const int input : node.inputs) instruction.inputs.push_back(buffer_of(input));
+    for (const int output : node.outputs) instruction.outputs.push_back(buffer_of(output));
+    if (node.collective != NodeCollective::none) {
+      const bool gathers = node.collective == NodeCollective::all_gather_tensor;
+      instruction.kind = gathers ? InstructionKind::all_gather : InstructionKind::all_reduce;
+      if (!gathers) instruction.inputs = instruction.outputs;  // in place: the layout merged the two
+      instruction.group = GroupKind::tensor;
+      instruction.time = TimeKind::tensor_comm;
+      instruction.queue = blocking ? Queue::compute : Queue::inline_comm;
+    }
+    if (const auto place = placed_.workspace_places.find(position); place != placed_.workspace_places.end()) {
+      const int64_t bytes = request_.workspace.at(position);
+      instruction.workspace = add_buffer("workspace", place->second, {DType::f32, {(bytes + 3) / 4}});
+    }
+    result_.block.instructions.push_back(std::move(instruction));
+  }
+
+  const BlockRequest& request_;
+  const PlacedBlock& placed_;
+  LoweredBlock result_;
+  std::map<int, int32_t> buffers_;
+};
+
+}  // namespace
+
+void add_waits(Block& block) {
+  auto& instructions = block.instructions;
+  const bool single_queue = std::all_of(instructions.begin(), instructions.end(), [&](const Instruction& i) {
+    return i.queue == instructions.front().queue;
+  });
+  if (single_queue) return;
+  std::vector<std::vector<Access>> touched;
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    touched.push_back(accesses(block, instructions[i]));
+    std::set<Queue> found;
+    for (size_t j = i; j-- > 0;) {
+      const Queue queue = instructions[j].queue;
+      if (queue == instructions[i].queue || found.count(queue) != 0 || !collide(touched[i], touched[j])) continue;
+      found.insert(queue);
+      instructions[i].waits.push_back(static_cast<int32_t>(j));
+    }
+  }
+}
+
+LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking) {
+  for (size_t p = 0; p < request.nodes.size(); ++p) {
+    const Node& node = request.graph->nodes[request.nodes[p].node];
+    if (node.collective != NodeCollective::none) continue;
+    const int64_t bytes = workspace_of ? workspace_of(instance_of(*request.graph, node)) : 0;
+    if (bytes > 0) request.workspace[static_cast<int>(p)] = bytes;
+  }
+  const PlacedBlock placed = place_block(request);
+  return Lowering(request, placed).run(blocking);
+}
+
+void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset) {
+  for (size_t i = 0; i < lowered.block.buffers.size(); ++i) {
+    if (lowered.in_scratch[i]) lowered.block.buffers[i].offset += scratch_offset;
+  }
+}
+
+}  // namespace foresail

@@ -1,0 +1,32 @@
+// Turns placed graph nodes into the instructions of a block: buffers, queues, waits.
+#pragma once
+
+#include <functional>
+
+#include "program/block_layout.h"
+#include "program/program.h"
+
+namespace foresail {
+
+/// Bytes of workspace that an operator needs on the target.
+using WorkspaceOf = std::function<int64_t(const OpInstance&)>;
+
+struct LoweredBlock {
+  Block block;
+  /// Buffers whose offset counts from the start of the scratch segment until `relocate_scratch`.
+  std::vector<bool> in_scratch;
+  int64_t scratch_end = 0;
+};
+
+/// Places and lowers the nodes of `request` (its workspace field is filled here). With `blocking`, collectives run on the
+/// compute queue, otherwise beside it with the waits that data demands.
+LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking);
+
+/// Adds the start of the scratch segment to every scratch buffer.
+void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset);
+
+/// Fills `waits`: each instruction waits for the latest earlier instruction of every other queue that it must not
+/// overtake (one of the two writes bytes that the other touches).
+void add_waits(Block& block);
+
+}  // namespace foresail
