@@ -29,7 +29,8 @@ std::vector<std::string> architectures_of(const JsonObject& config) {
   const std::string key = "architectures";
   if (!config.has(key)) return {};
   const Json& list = config.raw().at(key);
-  const bool strings = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& e) { return e.is_string(); });
+  const bool strings =
+      list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& e) { return e.is_string(); });
   if (!strings) config.fail(key, "is not a list of names", "write [\"LlamaForCausalLM\"] or the like");
   return list.get<std::vector<std::string>>();
 }
@@ -50,18 +51,22 @@ const Family& family_of(const JsonObject& config) {
     const auto fits = [&](const std::string& name) { return has_architecture(*family, name); };
     if (architectures.empty() || std::any_of(architectures.begin(), architectures.end(), fits)) return *family;
     if (!type.empty()) {
-      config.fail("architectures", fmt::format("'{}' is not an architecture of {} that is known here",
-                                               fmt::join(architectures, ", "), type), known_families());
+      config.fail(
+          "architectures",
+          fmt::format("'{}' is not an architecture of {} that is known here", fmt::join(architectures, ", "), type),
+          known_families());
     }
   }
   if (!type.empty()) config.fail("model_type", fmt::format("unknown architecture '{}'", type), known_families());
-  config.fail("architectures", fmt::format("unknown architecture '{}'", fmt::join(architectures, ", ")), known_families());
+  config.fail("architectures", fmt::format("unknown architecture '{}'", fmt::join(architectures, ", ")),
+              known_families());
 }
 
 /// What changes the model but is none of any family's supported keys.
 void refuse_features(const JsonObject& config) {
   if (config.has("quantization_config")) {
-    config.fail("quantization_config", "quantized weights cannot be trained", "use the config of the unquantized model");
+    config.fail("quantization_config", "quantized weights cannot be trained",
+                "use the config of the unquantized model");
   }
   for (const std::string key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"}) {
     if (config.has(key)) config.fail(key, "mixture of experts is not supported", "use a dense model");

@@ -33,7 +33,8 @@ std::string scaling_name(const JsonObject& object) {
 Rope read_rope_object(const JsonObject& object, Rope rope) {
   rope.theta = object.get_number("rope_theta", rope.theta, 1, kMostTheta);
   if (object.get_number("partial_rotary_factor", 1, 0, 1) != 1) {
-    object.fail("partial_rotary_factor", "rotating a part of each head is not supported", "use a model that rotates all");
+    object.fail("partial_rotary_factor", "rotating a part of each head is not supported",
+                "use a model that rotates all");
   }
   const std::string name = scaling_name(object);
   if (name == "default") return rope;
@@ -149,7 +150,8 @@ ModelSpec read_decoder(const JsonObject& config, const DecoderDefaults& defaults
   model.attention_dropout = read_probability(config, "attention_dropout", 0);
   model.init_standard_deviation = config.get_number("initializer_range", 0.02, 1e-12, 100);
   if (config.get_number("partial_rotary_factor", 1, 0, 1) != 1) {
-    config.fail("partial_rotary_factor", "rotating a part of each head is not supported", "use a model that rotates all");
+    config.fail("partial_rotary_factor", "rotating a part of each head is not supported",
+                "use a model that rotates all");
   }
   read_rope_into(config, defaults.rope_theta, model);
   check_heads(config, model);

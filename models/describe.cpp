@@ -23,8 +23,9 @@ std::string positions_text(const ModelSpec& model) {
 
 std::string row_text(const LayerRow& row) {
   const std::string shape = fmt::format("{}", fmt::join(row.shape, " x "));
-  const std::string parameters =
-      !row.tied_to.empty() ? "tied" : row.parameters > 0 ? with_commas(row.parameters) : std::string("-");
+  const std::string parameters = !row.tied_to.empty() ? "tied"
+                                 : row.parameters > 0 ? with_commas(row.parameters)
+                                                      : std::string("-");
   const std::string flops = row.forward_flops_per_token > 0
                                 ? with_commas(static_cast<int64_t>(row.forward_flops_per_token))
                                 : std::string("-");
@@ -35,7 +36,8 @@ std::string row_text(const LayerRow& row) {
 }  // namespace
 
 std::string describe_model(const ModelSpec& model, int64_t sequence_length) {
-  std::string text = fmt::format("{} ({}): {} parameters\n", model.name, model.family, with_commas(parameter_count(model)));
+  std::string text =
+      fmt::format("{} ({}): {} parameters\n", model.name, model.family, with_commas(parameter_count(model)));
   text += fmt::format("  {} layers, hidden {}, {} heads ({} key-value) of {}, FFN {}, vocabulary {}\n", model.layers,
                       model.hidden, model.heads, model.kv_heads, model.head_dim, model.ffn, model.vocabulary);
   text += fmt::format("  {}{}{}\n", positions_text(model),
@@ -43,8 +45,8 @@ std::string describe_model(const ModelSpec& model, int64_t sequence_length) {
                       model.tied_embeddings ? ", tied embeddings" : "");
   text += fmt::format("  training: {:.4g} GFLOP per token at sequence length {}\n\n",
                       training_flops_per_token(model, sequence_length) * 1e-9, sequence_length);
-  text += fmt::format("  {:<10} {:>6} {:<19} {:>17} {:>16} {:>20}\n", "layer", "layers", "weight", "shape", "parameters",
-                      "forward FLOP/token");
+  text += fmt::format("  {:<10} {:>6} {:<19} {:>17} {:>16} {:>20}\n", "layer", "layers", "weight", "shape",
+                      "parameters", "forward FLOP/token");
   for (const LayerRow& row : layer_table(model, sequence_length)) text += row_text(row);
   return text + "  (parameters and FLOP are per layer)\n";
 }

@@ -11,18 +11,18 @@ namespace foresail {
 
 /// One weight of one kind of layer, or the attention of a block (no weight, no parameters).
 struct LayerRow {
-  std::string layer;           ///< "embedding", "block", "head"
-  int64_t layers = 1;          ///< how many layers of this kind the model has
-  std::string weight;          ///< "qkv", "norm_1"; "(attention)" for scores and context
-  std::vector<int64_t> shape;  ///< [out, in] or [n]
-  int64_t parameters = 0;      ///< per layer; 0 for the second holder of a tied weight
+  std::string layer;                   ///< "embedding", "block", "head"
+  int64_t layers = 1;                  ///< how many layers of this kind the model has
+  std::string weight;                  ///< "qkv", "norm_1"; "(attention)" for scores and context
+  std::vector<int64_t> shape;          ///< [out, in] or [n]
+  int64_t parameters = 0;              ///< per layer; 0 for the second holder of a tied weight
   int64_t matrix_parameters = 0;       ///< per layer, where it is an operand of a matrix product (tied or not)
   double forward_flops_per_token = 0;  ///< per layer: matrix products and attention; norms and the like count nothing
   std::string tied_to;
 };
 
-/// Rows layer by layer; a block's attention stands after its weights. Three times the sum of (layers x forward_flops_per_token) is
-/// training_flops_per_token. Throws bad_input if the model cannot run at this sequence length.
+/// Rows layer by layer; a block's attention stands after its weights. Three times the sum of layers x
+/// forward_flops_per_token is training_flops_per_token. Throws bad_input if the model cannot run at this length.
 std::vector<LayerRow> layer_table(const ModelSpec& model, int64_t sequence_length);
 
 /// The table and totals as text, for people.

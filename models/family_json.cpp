@@ -11,8 +11,8 @@
 namespace foresail {
 
 std::span<const Family* const> families() {
-  static const std::array<const Family*, 5> kFamilies{&gpt2_family(), &llama_family(), &mistral_family(), &qwen2_family(),
-                                                      &qwen3_family()};
+  static const std::array<const Family*, 5> kFamilies{&gpt2_family(), &llama_family(), &mistral_family(),
+                                                      &qwen2_family(), &qwen3_family()};
   return kFamilies;
 }
 

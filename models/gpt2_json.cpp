@@ -17,7 +17,8 @@ void refuse_unsupported(const JsonObject& config) {
                 "use gelu_new (GELU by tanh)");
   }
   if (!config.get_bool("scale_attn_weights", true)) {
-    config.fail("scale_attn_weights", "attention without the 1/sqrt(head_dim) scale is not supported", "set it to true");
+    config.fail("scale_attn_weights", "attention without the 1/sqrt(head_dim) scale is not supported",
+                "set it to true");
   }
   for (const std::string key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
     if (config.get_bool(key, false)) config.fail(key, "is not supported", "set it to false");
@@ -31,7 +32,8 @@ ModelSpec read(const JsonObject& config) {
   model.hidden = read_size(config, {"n_embd", "hidden_size"}, kDefaultWidth, kMostHidden);
   model.layers = read_size(config, {"n_layer", "num_hidden_layers"}, kDefaultLayers, kMostLayers);
   model.heads = read_size(config, {"n_head", "num_attention_heads"}, kDefaultHeads, kMostHeads);
-  model.max_positions = read_size(config, {"n_positions", "max_position_embeddings"}, kDefaultPositions, kMostPositions);
+  model.max_positions =
+      read_size(config, {"n_positions", "max_position_embeddings"}, kDefaultPositions, kMostPositions);
   model.ffn = read_size(config, {"n_inner"}, 4 * model.hidden, kMostFfn);
   if (model.hidden % model.heads != 0) {
     config.fail(config.has("hidden_size") && !config.has("n_embd") ? "hidden_size" : "n_embd",

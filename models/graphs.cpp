@@ -87,7 +87,8 @@ struct LayerBuilder {
       return graph.add(OpKind::rms_norm, attributes, {x, scale}, {output, output + ".rstd"})[0];
     }
     const int shift = bias(weight_name + "_bias", module, hidden());
-    return graph.add(OpKind::layer_norm, attributes, {x, scale, shift}, {output, output + ".mean", output + ".rstd"})[0];
+    return graph.add(OpKind::layer_norm, attributes, {x, scale, shift},
+                     {output, output + ".mean", output + ".rstd"})[0];
   }
 
   int dropout(const std::string& output, int x, double probability, RandomSite site) {
@@ -136,8 +137,8 @@ struct LayerBuilder {
 
 /// q, k and v of all heads in one product, normed per head where the model does that.
 int LayerBuilder::project_qkv(int x) {
-  const int w = graph.weight(
-      {"qkv", {qkv(), hidden()}, qkv_parts(".weight", names.transposed_in_file), normal(), true, ""});
+  const int w =
+      graph.weight({"qkv", {qkv(), hidden()}, qkv_parts(".weight", names.transposed_in_file), normal(), true, ""});
   int b = -1;
   if (model.qkv_bias) {
     b = graph.weight({"qkv_bias", {qkv()}, qkv_parts(".bias", false), {InitKind::zeros, 0}, false, ""});
@@ -270,10 +271,10 @@ void check_options(const ModelSpec& model, const GraphOptions& options) {
                     fmt::format("give positive sizes whose product is at most {}", kMostRows));
   }
   if (model.positions == PositionKind::learned && length > model.max_positions) {
-    throw_bad_input("model " + model.name,
-                    fmt::format("a sequence of {} tokens is longer than its {} learned positions", length,
-                                model.max_positions),
-                    fmt::format("use a sequence length of at most {}", model.max_positions));
+    throw_bad_input(
+        "model " + model.name,
+        fmt::format("a sequence of {} tokens is longer than its {} learned positions", length, model.max_positions),
+        fmt::format("use a sequence length of at most {}", model.max_positions));
   }
   const double scores = static_cast<double>(options.micro_batch) * model.heads * length * static_cast<double>(length);
   if (options.unfused_attention && scores > kMostScores) {

@@ -48,7 +48,8 @@ int64_t windowed_by_layer_types(const JsonObject& config, int64_t layers) {
     if (type == "sliding_attention") {
       ++windowed;
     } else if (type != "full_attention") {
-      config.fail(key, fmt::format("entry {} is not supported", type.dump(-1, ' ', true, Json::error_handler_t::replace)),
+      config.fail(key,
+                  fmt::format("entry {} is not supported", type.dump(-1, ' ', true, Json::error_handler_t::replace)),
                   "use full_attention or sliding_attention");
     }
   }
@@ -70,9 +71,10 @@ int64_t read_qwen_window(const JsonObject& config, int64_t layers) {
   const int64_t windowed = listed >= 0 ? listed : std::max<int64_t>(layers - first, 0);
   if (windowed == 0) return 0;
   if (windowed != layers) {
-    config.fail(listed >= 0 ? "layer_types" : "max_window_layers",
-                fmt::format("{} of {} layers have a sliding window; layers that differ are not supported", windowed, layers),
-                "use a model whose layers are alike");
+    config.fail(
+        listed >= 0 ? "layer_types" : "max_window_layers",
+        fmt::format("{} of {} layers have a sliding window; layers that differ are not supported", windowed, layers),
+        "use a model whose layers are alike");
   }
   return read_size(config, {"sliding_window"}, kDefaultWindow, kMostPositions);
 }

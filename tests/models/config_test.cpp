@@ -115,7 +115,8 @@ TEST(Config, RopeIsReadInBothSpellings) {
     EXPECT_EQ(model.rope_scaling, RopeScaling::linear);
     EXPECT_EQ(model.rope_factor, 4);
   }
-  const ModelSpec plain = parse(R"({"model_type": "llama", "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})");
+  const ModelSpec plain =
+      parse(R"({"model_type": "llama", "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})");
   EXPECT_EQ(plain.rope_theta, 1e6);
   EXPECT_EQ(plain.rope_scaling, RopeScaling::none);
 }
@@ -136,7 +137,9 @@ TEST(Config, QwenWindowCountsOnlyIfEveryLayerHasIt) {
   EXPECT_EQ(parse(head + R"("use_sliding_window": true, "max_window_layers": 4})").sliding_window, 0);
   EXPECT_EQ(parse(head + R"("use_sliding_window": true, "max_window_layers": 0})").sliding_window, 64);
   EXPECT_EQ(parse(head + R"("use_sliding_window": true, "layer_types": ["sliding_attention", "sliding_attention",
-      "sliding_attention", "sliding_attention"]})").sliding_window, 64);
+      "sliding_attention", "sliding_attention"]})")
+                .sliding_window,
+            64);
 }
 
 TEST(Config, BiasesFollowTheirKeys) {
@@ -198,7 +201,8 @@ TEST(Config, WhatIsWrittenReadsBackTheSame) {
 
 TEST(Config, BothSpellingsAreWritten) {
   const std::string text = write_model_config(load_model("llama-3.1-405b"));
-  for (const std::string key : {"rope_theta", "rope_scaling", "rope_parameters", "torch_dtype", "dtype", "LlamaForCausalLM"}) {
+  for (const std::string key :
+       {"rope_theta", "rope_scaling", "rope_parameters", "torch_dtype", "dtype", "LlamaForCausalLM"}) {
     EXPECT_NE(text.find("\"" + key + "\""), std::string::npos) << key;
   }
 }

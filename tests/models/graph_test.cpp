@@ -33,7 +33,8 @@ int count(const Graph& graph, OpKind kind) {
 }
 
 const Node& node_of(const Graph& graph, OpKind kind) {
-  const auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) { return n.kind == kind; });
+  const auto found =
+      std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& n) { return n.kind == kind; });
   if (found == graph.nodes.end()) throw std::runtime_error("no such node");
   return *found;
 }
@@ -63,9 +64,8 @@ TEST(Graphs, LlamaBlockIsPreNormAttentionThenPreNormSwiglu) {
 TEST(Graphs, Gpt2BlockHasBiasesAndDropoutsInTheirPlaces) {
   const ModelGraphs graphs = graphs_of("gpt2");
   using enum OpKind;
-  EXPECT_EQ(kinds(graphs.block),
-            (std::vector<OpKind>{layer_norm, linear, attention, linear, bias_add, dropout, add, layer_norm, linear, gelu,
-                                 linear, bias_add, dropout, add}));
+  EXPECT_EQ(kinds(graphs.block), (std::vector<OpKind>{layer_norm, linear, attention, linear, bias_add, dropout, add,
+                                                      layer_norm, linear, gelu, linear, bias_add, dropout, add}));
   EXPECT_EQ(kinds(graphs.embedding), (std::vector<OpKind>{embedding, position_embedding, dropout}));
   EXPECT_EQ(node_of(graphs.block, attention).attributes.probability, 0.1);
 }
@@ -121,7 +121,8 @@ TEST(Graphs, QwenBiasesAreOnQkvOnly) {
   const Graph block = graphs_of("qwen2.5-0.5b").block;
   EXPECT_EQ(weight_of(block, "qkv_bias").parts.size(), 3u);
   EXPECT_EQ(count(block, OpKind::bias_add), 0);
-  for (const std::string name : {"attention_out_bias", "gate_up_bias", "down_bias"}) EXPECT_FALSE(has_weight(block, name));
+  for (const std::string name : {"attention_out_bias", "gate_up_bias", "down_bias"})
+    EXPECT_FALSE(has_weight(block, name));
 }
 
 TEST(Graphs, Qwen3NormsHeadsBeforeRotatingThem) {
@@ -131,7 +132,8 @@ TEST(Graphs, Qwen3NormsHeadsBeforeRotatingThem) {
   ASSERT_NE(norm, order.end());
   EXPECT_EQ(*(norm + 1), OpKind::rope);
   EXPECT_EQ(weight_of(block, "query_norm").dims, (std::vector<Dim>{{DimName::fixed, 128}}));
-  EXPECT_EQ(weight_of(block, "attention_out").dims, (std::vector<Dim>{{DimName::hidden, 1024}, {DimName::attention, 2048}}));
+  EXPECT_EQ(weight_of(block, "attention_out").dims,
+            (std::vector<Dim>{{DimName::hidden, 1024}, {DimName::attention, 2048}}));
 }
 
 TEST(Graphs, PackedPartsOfGroupedQueryAttentionFollowTheHeads) {
@@ -245,7 +247,8 @@ TEST(Graphs, TensorsHaveTheRolesThatCompilationLooksFor) {
   EXPECT_GE(graphs.head.find(TensorRole::targets), 0);
   EXPECT_EQ(graphs.head.tensors.at(graphs.head.find(TensorRole::loss)).dtype, DType::f64);
   const auto& tensors = graphs.head.tensors;
-  const auto logits = std::find_if(tensors.begin(), tensors.end(), [](const GraphTensor& t) { return t.name == "logits"; });
+  const auto logits =
+      std::find_if(tensors.begin(), tensors.end(), [](const GraphTensor& t) { return t.name == "logits"; });
   ASSERT_NE(logits, tensors.end());
   EXPECT_EQ(logits->type().shape, (std::vector<int64_t>{128, 50257}));
   EXPECT_EQ(graphs.block.tensors.at(graphs.block.find(TensorRole::layer_output)).dims,

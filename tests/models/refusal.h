@@ -22,7 +22,8 @@ inline void expect_refused(const std::string& json, std::vector<std::string> wor
     const std::string message = error.what();
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     EXPECT_FALSE(error.mend().empty()) << message;
-    for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << message << " lacks " << word;
+    for (const std::string& word : words)
+      EXPECT_NE(message.find(word), std::string::npos) << message << " lacks " << word;
   }
 }
 

@@ -17,9 +17,14 @@ std::vector<int32_t> ids_of(const JsonObject& object, const std::string& key, in
 
 Trajectory trajectory_of(const JsonObject& object) {
   const auto number = [&](const std::string& key) { return object.require_number(key, 0, 1e6); };
-  return {number("learning_rate"), number("beta1"),     number("beta2"),
-          number("epsilon"),       number("weight_decay"), number("clip_norm"),
-          object.get_numbers("losses"), object.get_numbers("gradient_norms")};
+  return {number("learning_rate"),
+          number("beta1"),
+          number("beta2"),
+          number("epsilon"),
+          number("weight_decay"),
+          number("clip_norm"),
+          object.get_numbers("losses"),
+          object.get_numbers("gradient_norms")};
 }
 
 Tensors read_tensors(const std::filesystem::path& path) {

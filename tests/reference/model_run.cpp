@@ -73,8 +73,10 @@ void ModelRun::set_parameters() {
   for (const ParameterSlice& slice : slices_) {
     visit_elements(slice, [&](int64_t index, int64_t element) {
       const double value = initial_value_of(slice.tensor, index);
-      if (program().precision.parameter == DType::f64) reinterpret_cast<double*>(base)[element] = value;
-      else reinterpret_cast<float*>(base)[element] = static_cast<float>(value);
+      if (program().precision.parameter == DType::f64)
+        reinterpret_cast<double*>(base)[element] = value;
+      else
+        reinterpret_cast<float*>(base)[element] = static_cast<float>(value);
     });
   }
 }

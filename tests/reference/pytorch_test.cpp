@@ -108,7 +108,8 @@ TEST_P(AgainstPyTorch, TenStepsOfTraining) {
   const auto steps = static_cast<int64_t>(fixture.trajectory->losses.size());
   ASSERT_EQ(steps, 10);
   for (int64_t step = 0; step < steps; ++step) {
-    const StepMetrics metrics = run.step(step + 1, fixture.batches.at(static_cast<size_t>(step) % fixture.batches.size()));
+    const StepMetrics metrics =
+        run.step(step + 1, fixture.batches.at(static_cast<size_t>(step) % fixture.batches.size()));
     const double loss = fixture.trajectory->losses.at(static_cast<size_t>(step));
     const double norm = fixture.trajectory->gradient_norms.at(static_cast<size_t>(step));
     EXPECT_NEAR(metrics.loss, loss, 10 * tolerances.loss * loss) << "step " << step;
@@ -120,7 +121,8 @@ TEST_P(AgainstPyTorch, TenStepsOfTraining) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::string fixture : {"gpt2", "llama", "llama3-scaled", "llama-linear", "mistral-window", "qwen2", "qwen3"}) {
+  for (const std::string fixture :
+       {"gpt2", "llama", "llama3-scaled", "llama-linear", "mistral-window", "qwen2", "qwen3"}) {
     for (const std::string back_end : {"reference", "cpu"}) {
       all.push_back({fixture, {.back_end = back_end}});
       all.push_back({fixture, {.back_end = back_end, .micro_batch = 1, .recompute = Recompute::full}});
