@@ -1,0 +1,364 @@
+// Lossless JSON of a Program (schema foresail.program/1).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/digest.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "program/program.h"
+
+namespace foresail {
+namespace {
+
+constexpr const char* kSchema = "foresail.program/1";
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+
+constexpr const char* kRegisterNames[] = {"absolute", "parameter", "gradient", "master", "moment1",
+                                          "moment2",  "saved",     "x_in",     "x_out",  "data"};
+static_assert(std::size(kRegisterNames) == kRegisterCount);
+constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
+constexpr const char* kInstructionNames[] = {"op", "all_reduce", "all_gather", "send", "receive", "wait_send"};
+constexpr const char* kQueueNames[] = {"compute", "inline_comm", "bulk_comm", "pipeline", "host_copy"};
+constexpr const char* kTimeNames[] = {"compute", "recompute", "tensor_comm", "data_comm", "pipeline_comm", "optimizer"};
+constexpr const char* kGroupNames[] = {"world", "data", "tensor", "embedding"};
+constexpr const char* kPhaseNames[] = {"startup",          "begin_step", "forward", "backward",
+                                       "reduce_gradients", "grad_norm",  "update"};
+constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "nobody"};
+constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3"};
+
+template <typename Enum, size_t N>
+const char* name_in(const char* const (&names)[N], Enum value) {
+  return names[static_cast<size_t>(value)];
+}
+
+template <typename Enum, size_t N>
+Enum value_in(const char* const (&names)[N], const JsonObject& object, const std::string& key) {
+  const std::string text = object.require_string(key);
+  for (size_t i = 0; i < N; ++i) {
+    if (text == names[i]) return static_cast<Enum>(i);
+  }
+  object.fail(key, fmt::format("'{}' is unknown", text), fmt::format("use one of {}", fmt::join(names, ", ")));
+}
+
+// Attributes: only what differs from the default is written.
+struct AttributeField {
+  const char* name;
+  int64_t OpAttributes::*integer = nullptr;
+  double OpAttributes::*real = nullptr;
+};
+constexpr AttributeField kAttributeFields[] = {
+    {"sequence_length", &OpAttributes::sequence_length, nullptr},
+    {"heads", &OpAttributes::heads, nullptr},
+    {"kv_heads", &OpAttributes::kv_heads, nullptr},
+    {"head_dim", &OpAttributes::head_dim, nullptr},
+    {"window", &OpAttributes::window, nullptr},
+    {"vocabulary", &OpAttributes::vocabulary, nullptr},
+    {"rope_original_positions", &OpAttributes::rope_original_positions, nullptr},
+    {"scale", nullptr, &OpAttributes::scale},
+    {"epsilon", nullptr, &OpAttributes::epsilon},
+    {"probability", nullptr, &OpAttributes::probability},
+    {"rope_theta", nullptr, &OpAttributes::rope_theta},
+    {"rope_factor", nullptr, &OpAttributes::rope_factor},
+    {"rope_low_frequency", nullptr, &OpAttributes::rope_low_frequency},
+    {"rope_high_frequency", nullptr, &OpAttributes::rope_high_frequency},
+};
+
+Json json_of(const OpAttributes& attributes) {
+  const OpAttributes standard;
+  Json json = Json::object();
+  for (const AttributeField& field : kAttributeFields) {
+    if (field.integer != nullptr && attributes.*field.integer != standard.*field.integer) {
+      json[field.name] = attributes.*field.integer;
+    }
+    if (field.real != nullptr && attributes.*field.real != standard.*field.real) json[field.name] = attributes.*field.real;
+  }
+  if (attributes.random_site != 0) json["random_site"] = attributes.random_site;
+  if (attributes.decay) json["decay"] = true;
+  if (attributes.count_rule != standard.count_rule) json["count_rule"] = name_in(kCountRuleNames, attributes.count_rule);
+  if (attributes.rope_scaling != standard.rope_scaling) {
+    json["rope_scaling"] = name_in(kRopeScalingNames, attributes.rope_scaling);
+  }
+  return json;
+}
+
+OpAttributes attributes_from(const JsonObject& object) {
+  OpAttributes attributes;
+  std::vector<std::string> known{"random_site", "decay", "count_rule", "rope_scaling"};
+  for (const AttributeField& field : kAttributeFields) {
+    known.emplace_back(field.name);
+    if (field.integer != nullptr) {
+      attributes.*field.integer = object.get_int(field.name, attributes.*field.integer, 0, kMost);
+    } else {
+      attributes.*field.real = object.get_number(field.name, attributes.*field.real, 0, 1e300);
+    }
+  }
+  object.refuse_unknown_keys(known);
+  attributes.random_site = static_cast<int32_t>(object.get_int("random_site", 0, 0, 15));
+  attributes.decay = object.get_bool("decay", false);
+  if (object.has("count_rule")) attributes.count_rule = value_in<CountRule>(kCountRuleNames, object, "count_rule");
+  if (object.has("rope_scaling")) {
+    attributes.rope_scaling = value_in<RopeScaling>(kRopeScalingNames, object, "rope_scaling");
+  }
+  return attributes;
+}
+
+Json json_of(const Buffer& buffer) {
+  return {{"name", buffer.name},
+          {"base", name_in(kRegisterNames, buffer.base)},
+          {"offset", buffer.offset},
+          {"dtype", name_of(buffer.type.dtype)},
+          {"shape", buffer.type.shape},
+          {"memory", name_in(kMemoryNames, buffer.memory)}};
+}
+
+DType dtype_from(const JsonObject& object, const std::string& key) {
+  const auto dtype = dtype_from_name(object.require_string(key));
+  if (!dtype) object.fail(key, "unknown element type", "use one of f64, f32, bf16, f16, i32");
+  return *dtype;
+}
+
+Buffer buffer_from(const JsonObject& object) {
+  Buffer buffer;
+  buffer.name = object.require_string("name");
+  buffer.base = value_in<Register>(kRegisterNames, object, "base");
+  buffer.offset = object.require_int("offset", kLeast, kMost);
+  buffer.type = {dtype_from(object, "dtype"), object.get_ints("shape")};
+  double elements = 1;
+  for (const int64_t size : buffer.type.shape) {
+    if (size < 0) object.fail("shape", "a size is negative", "sizes are 0 or more");
+    elements *= static_cast<double>(size);
+  }
+  if (elements > 0x1p60) object.fail("shape", "the tensor is larger than any memory", "check the sizes");
+  buffer.memory = value_in<MemoryKind>(kMemoryNames, object, "memory");
+  return buffer;
+}
+
+Json json_of(const Instruction& instruction) {
+  Json json{{"kind", name_in(kInstructionNames, instruction.kind)}};
+  if (instruction.kind == InstructionKind::op) {
+    json["op"] = name_of(instruction.op);
+    if (Json attributes = json_of(instruction.attributes); !attributes.empty()) json["attributes"] = std::move(attributes);
+  }
+  json["inputs"] = instruction.inputs;
+  json["outputs"] = instruction.outputs;
+  if (instruction.workspace >= 0) json["workspace"] = instruction.workspace;
+  json["queue"] = name_in(kQueueNames, instruction.queue);
+  json["time"] = name_in(kTimeNames, instruction.time);
+  if (!instruction.waits.empty()) json["waits"] = instruction.waits;
+  if (instruction.kind == InstructionKind::all_reduce || instruction.kind == InstructionKind::all_gather) {
+    json["group"] = name_in(kGroupNames, instruction.group);
+  }
+  if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
+    json["peer_stage"] = instruction.peer_stage;
+  }
+  if (instruction.channel != 0) json["channel"] = instruction.channel;
+  return json;
+}
+
+std::vector<int32_t> indices_from(const JsonObject& object, const std::string& key, size_t limit) {
+  std::vector<int32_t> indices;
+  for (const int64_t index : object.get_ints(key)) {
+    if (index < 0 || index >= static_cast<int64_t>(limit)) object.fail(key, "an index is out of range", "check the dump");
+    indices.push_back(static_cast<int32_t>(index));
+  }
+  return indices;
+}
+
+Instruction instruction_from(const JsonObject& object, const Block& block) {
+  const size_t buffers = block.buffers.size();
+  Instruction instruction;
+  instruction.kind = value_in<InstructionKind>(kInstructionNames, object, "kind");
+  if (instruction.kind == InstructionKind::op) {
+    instruction.op = op_kind_from_name(object.require_string("op"));
+    if (object.has("attributes")) instruction.attributes = attributes_from(object.require_object("attributes"));
+  }
+  instruction.inputs = indices_from(object, "inputs", buffers);
+  instruction.outputs = indices_from(object, "outputs", buffers);
+  instruction.workspace =
+      static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
+  instruction.queue = value_in<Queue>(kQueueNames, object, "queue");
+  instruction.time = value_in<TimeKind>(kTimeNames, object, "time");
+  instruction.waits = indices_from(object, "waits", block.instructions.size());
+  if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
+  instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
+  instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1));
+  const bool needs_operands = instruction.kind != InstructionKind::wait_send;
+  if (needs_operands && instruction.inputs.empty() && instruction.outputs.empty()) {
+    object.fail("inputs", "the instruction has no operands", "check the dump");
+  }
+  return instruction;
+}
+
+Json json_of(const Block& block) {
+  Json json{{"name", block.name}, {"buffers", Json::array()}, {"instructions", Json::array()}};
+  for (const Buffer& buffer : block.buffers) json["buffers"].push_back(json_of(buffer));
+  for (const Instruction& instruction : block.instructions) json["instructions"].push_back(json_of(instruction));
+  return json;
+}
+
+Block block_from(const JsonObject& object) {
+  Block block;
+  block.name = object.require_string("name");
+  for (const JsonObject& buffer : object.get_objects("buffers")) block.buffers.push_back(buffer_from(buffer));
+  for (const JsonObject& instruction : object.get_objects("instructions")) {
+    block.instructions.push_back(instruction_from(instruction, block));
+  }
+  return block;
+}
+
+Json json_of(const Segment& segment) { return Json::array({segment.offset, segment.bytes}); }
+
+struct SegmentField {
+  const char* name;
+  Segment ArenaMap::*segment;
+};
+constexpr SegmentField kSegments[] = {
+    {"step_inputs", &ArenaMap::step_inputs}, {"metrics", &ArenaMap::metrics},     {"constants", &ArenaMap::constants},
+    {"data", &ArenaMap::data},               {"parameters", &ArenaMap::parameters}, {"gradients", &ArenaMap::gradients},
+    {"master", &ArenaMap::master},           {"moment1", &ArenaMap::moment1},     {"moment2", &ArenaMap::moment2},
+    {"slots", &ArenaMap::slots},             {"scratch", &ArenaMap::scratch},
+};
+
+Json json_of(const ArenaMap& arena) {
+  Json json = Json::object();
+  for (const SegmentField& field : kSegments) json[field.name] = json_of(arena.*field.segment);
+  json["persistent_bytes"] = arena.persistent_bytes;
+  json["bytes"] = arena.bytes;
+  return json;
+}
+
+ArenaMap arena_from(const JsonObject& object) {
+  ArenaMap arena;
+  for (const SegmentField& field : kSegments) {
+    const auto values = object.get_ints(field.name);
+    if (values.size() != 2) object.fail(field.name, "a segment is [offset, bytes]", "check the dump");
+    arena.*field.segment = {values[0], values[1]};
+  }
+  arena.persistent_bytes = object.require_int("persistent_bytes", 0, kMost);
+  arena.bytes = object.require_int("bytes", 0, kMost);
+  return arena;
+}
+
+Json json_of(const Precision& precision) {
+  return {{"parameter", name_of(precision.parameter)}, {"activation", name_of(precision.activation)},
+          {"gradient", name_of(precision.gradient)},   {"moment", name_of(precision.moment)},
+          {"statistic", name_of(precision.statistic)}, {"master_copy", precision.master_copy}};
+}
+
+Precision precision_from(const JsonObject& object) {
+  return {dtype_from(object, "parameter"), dtype_from(object, "activation"), dtype_from(object, "gradient"),
+          dtype_from(object, "moment"),    dtype_from(object, "statistic"),  object.get_bool("master_copy", false)};
+}
+
+Json calls_json(const Program& program) {
+  Json json = Json::object();
+  for (int phase = 0; phase < kPhaseCount; ++phase) {
+    Json calls = Json::array();
+    for (const Call& call : program.calls[phase]) {
+      calls.push_back({{"block", call.block}, {"layer", call.layer}, {"base", call.base}});
+    }
+    json[kPhaseNames[phase]] = std::move(calls);
+  }
+  return json;
+}
+
+void read_calls(const JsonObject& object, Program& program) {
+  for (int phase = 0; phase < kPhaseCount; ++phase) {
+    for (const JsonObject& call : object.get_objects(kPhaseNames[phase])) {
+      Call result;
+      result.block = static_cast<int32_t>(call.require_int("block", 0, static_cast<int64_t>(program.blocks.size()) - 1));
+      result.layer = static_cast<int32_t>(call.require_int("layer", -1, 1 << 20));
+      const auto base = call.get_ints("base");
+      if (base.size() != result.base.size()) call.fail("base", "the register file has another size", "dump it again");
+      std::copy(base.begin(), base.end(), result.base.begin());
+      program.calls[phase].push_back(result);
+    }
+  }
+}
+
+Json schedule_json(const Program& program) {
+  Json schedule = Json::array();
+  for (const ScheduleEntry& entry : program.schedule) {
+    schedule.push_back({{"phase", name_in(kPhaseNames, entry.phase)},
+                        {"chunk", entry.chunk},
+                        {"micro_batch", entry.micro_batch},
+                        {"slot", entry.slot}});
+  }
+  return schedule;
+}
+
+void read_schedule(const JsonObject& object, Program& program) {
+  for (const JsonObject& entry : object.get_objects("schedule")) {
+    ScheduleEntry result;
+    result.phase = value_in<Phase>(kPhaseNames, entry, "phase");
+    result.chunk = static_cast<int32_t>(entry.require_int("chunk", 0, 0));
+    result.micro_batch = static_cast<int32_t>(entry.require_int("micro_batch", -1, program.micro_batches - 1));
+    result.slot = static_cast<int32_t>(entry.require_int("slot", 0, std::max(0, program.slots - 1)));
+    program.schedule.push_back(result);
+  }
+}
+
+}  // namespace
+
+std::string dump_program(const Program& program) {
+  Json json{{"schema", kSchema},
+            {"name", program.name},
+            {"mesh", {{"pp", program.mesh.pp}, {"dp", program.mesh.dp}, {"tp", program.mesh.tp}}},
+            {"stage", program.stage},
+            {"micro_batches", program.micro_batches},
+            {"rows_per_micro_batch", program.rows_per_micro_batch},
+            {"sequence_length", program.sequence_length},
+            {"precision", json_of(program.precision)},
+            {"parameter_elements", program.parameter_elements},
+            {"arena", json_of(program.arena)},
+            {"slot_bytes", program.slot_bytes},
+            {"data_stride_bytes", program.data_stride_bytes},
+            {"slots", program.slots},
+            {"alignment", program.alignment},
+            {"reads_tokens", program.reads_tokens},
+            {"reads_targets", program.reads_targets},
+            {"model_flops", program.model_flops},
+            {"blocks", Json::array()}};
+  for (const Block& block : program.blocks) json["blocks"].push_back(json_of(block));
+  json["calls"] = calls_json(program);
+  json["schedule"] = schedule_json(program);
+  return json.dump(1) + "\n";
+}
+
+Program read_program(const std::string& text, const std::string& source) {
+  const Json json = parse_json(text, source);
+  const JsonObject object(json, source);
+  object.require_schema(kSchema);
+  Program program;
+  program.name = object.require_string("name");
+  const JsonObject mesh = object.require_object("mesh");
+  program.mesh.pp = static_cast<int32_t>(mesh.require_int("pp", 1, 1 << 20));
+  program.mesh.dp = static_cast<int32_t>(mesh.require_int("dp", 1, 1 << 20));
+  program.mesh.tp = static_cast<int32_t>(mesh.require_int("tp", 1, 1 << 20));
+  program.stage = static_cast<int32_t>(object.require_int("stage", 0, program.mesh.pp - 1));
+  program.micro_batches = object.require_int("micro_batches", 1, 1 << 24);
+  program.rows_per_micro_batch = object.require_int("rows_per_micro_batch", 1, kMost);
+  program.sequence_length = object.require_int("sequence_length", 1, kMost);
+  program.precision = precision_from(object.require_object("precision"));
+  program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
+  program.arena = arena_from(object.require_object("arena"));
+  program.slot_bytes = object.require_int("slot_bytes", 0, kMost);
+  program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMost);
+  program.slots = static_cast<int32_t>(object.require_int("slots", 0, 1 << 24));
+  program.alignment = object.require_int("alignment", 1, 1 << 20);
+  program.reads_tokens = object.get_bool("reads_tokens", false);
+  program.reads_targets = object.get_bool("reads_targets", false);
+  program.model_flops = object.require_number("model_flops", 0, 1e300);
+  for (const JsonObject& block : object.get_objects("blocks")) program.blocks.push_back(block_from(block));
+  read_calls(object.require_object("calls"), program);
+  read_schedule(object, program);
+  return program;
+}
+
+std::string program_digest(const Program& program) { return digest_of(dump_program(program)); }
+
+}  // namespace foresail
