@@ -1,0 +1,206 @@
+// Causal attention forward in tiles, without storing scores (FlashAttention-2, Dao 2023, algorithm 1). One thread takes
+// whole (sequence, query head) pairs; keys and values are packed once per KV head.
+#include "kernels/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attention_forward.cpp"
+#include "hwy/foreach_target.h"  // must precede highway.h
+
+#include <cmath>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/dropout-inl.h"
+#include "kernels/cpu/operand_check.h"
+#include "kernels/cpu/tile_product-inl.h"
+
+#ifndef FORESAIL_KERNELS_CPU_ATTENTION_FORWARD_ARGUMENTS
+#define FORESAIL_KERNELS_CPU_ATTENTION_FORWARD_ARGUMENTS
+namespace foresail {
+namespace {
+
+struct AttentionForward {
+  const float* qkv;
+  float *o, *lse;
+  KernelContext context;
+  DropoutMask mask;
+};
+
+/// One thread's buffers in the workspace.
+struct ForwardScratch {
+  float *keys;    ///< transposed, [S / tile][D][tile]
+  float *values;  ///< [S][padded D]
+  float *query;   ///< scaled tile [tile][D]
+  float *scores;  ///< tile [tile][tile]
+  float *result;  ///< tile [tile][padded D]
+  float *largest, *sum;  ///< [tile]: running maximum and sum of exponentials
+
+  static int64_t floats(const AttentionShape& s) {
+    return round_up(s.head_dim * s.padded_length() + s.padded_length() * s.padded_dim() + kTile * s.padded_dim() +
+                        kTile * kTile + kTile * s.padded_dim() + 2 * kTile,
+                    kTileAlign);
+  }
+
+  ForwardScratch(const AttentionShape& s, float* at) {
+    const auto take = [&at](int64_t count) {
+      float* taken = at;
+      at += count;
+      return taken;
+    };
+    keys = take(s.head_dim * s.padded_length());
+    values = take(s.padded_length() * s.padded_dim());
+    query = take(kTile * s.padded_dim());
+    scores = take(kTile * kTile);
+    result = take(kTile * s.padded_dim());
+    largest = take(kTile);
+    sum = take(kTile);
+  }
+};
+
+}  // namespace
+}  // namespace foresail
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace foresail {
+namespace HWY_NAMESPACE {
+namespace {
+
+void pack_keys_and_values(const AttentionShape& s, const float* k, const float* v, const ForwardScratch& scratch) {
+  for (int64_t first = 0; first < s.length; first += kTile) {
+    const int64_t keys = std::min(kTile, s.length - first);
+    transpose_tile(k + first * s.qkv_row(), s.qkv_row(), keys, s.head_dim, scratch.keys + first * s.head_dim, kTile, kTile);
+  }
+  copy_tile(v, s.qkv_row(), s.length, s.head_dim, 1.0f, scratch.values, s.padded_dim());
+}
+
+HWY_INLINE void scale_row(float* row, float factor, int64_t count) {
+  const V32 scale = set(factor);
+  each_vector(count, [=](auto part, int64_t i) { part.store(hn::Mul(part.load(row + i), scale), row + i); });
+}
+
+/// Turns scores of one row into exponentials relative to the running maximum; what was summed before is rescaled.
+HWY_INLINE void softmax_row(const AttentionShape& s, const ForwardScratch& scratch, int64_t row, KeyRange keys) {
+  float* scores = scratch.scores + row * kTile;
+  std::fill(scores, scores + std::min(keys.begin, kTile), 0.0f);
+  std::fill(scores + std::max<int64_t>(keys.end, 0), scores + kTile, 0.0f);
+  if (keys.begin >= keys.end) return;
+  const float before = scratch.largest[row];
+  const float largest = std::max(before, max_of(scores + keys.begin, keys.end - keys.begin));
+  if (largest > before) {
+    const float shrink = std::exp(before - largest);
+    scratch.sum[row] *= shrink;
+    scale_row(scratch.result + row * s.padded_dim(), shrink, s.padded_dim());
+    scratch.largest[row] = largest;
+  }
+  const V32 offset = set(largest);
+  float* seen = scores + keys.begin;
+  scratch.sum[row] += sum_vectors(keys.end - keys.begin, [=](auto part, int64_t i) {
+    const V32 e = part.keep(exp_of(hn::Sub(part.load(seen + i), offset)), zero());
+    part.store(e, seen + i);
+    return e;
+  });
+}
+
+/// Multiplies the exponentials of one row by their dropout factors (their sum stays that of all).
+void drop_scores(const AttentionForward& a, const AttentionShape& s, float* scores, int64_t sequence, int64_t head,
+                 int64_t query, int64_t first_key) {
+  HWY_ALIGN float factors[kTile];
+  const uint64_t position = dropout_score_position(a.context, sequence, head, s.heads, query, s.length);
+  dropout_factors(a.mask, position + static_cast<uint64_t>(first_key), kTile, factors);
+  for (int64_t j = 0; j < kTile; j += kLanes) {
+    Whole::store(hn::Mul(Whole::load(scores + j), Whole::load(factors + j)), scores + j);
+  }
+}
+
+/// One tile of queries of one head against all keys that it sees.
+void attend_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch, int64_t sequence,
+                 int64_t head, int64_t first) {
+  const int64_t queries = std::min(kTile, s.length - first), width = s.padded_dim();
+  copy_tile(a.qkv + s.q(sequence, head) + first * s.qkv_row(), s.qkv_row(), queries, s.head_dim, s.scale, scratch.query,
+            width);
+  std::fill_n(scratch.result, queries * width, 0.0f);
+  std::fill_n(scratch.largest, queries, -std::numeric_limits<float>::infinity());
+  std::fill_n(scratch.sum, queries, 0.0f);
+  for (int64_t key = s.first_key_tile(first); key <= first; key += kTile) {
+    const int64_t keys = std::min(kTile, s.length - key);
+    const bool diagonal = key == first;
+    tile_product(queries, kTile, s.head_dim, {scratch.query, width, 1}, {scratch.keys + key * s.head_dim, kTile},
+                 {scratch.scores, kTile, false}, diagonal ? Triangle::columns : Triangle::none);
+    for (int64_t i = 0; i < queries; ++i) {
+      softmax_row(s, scratch, i, visible_keys(s, first + i, key, keys));
+      if (s.probability > 0) drop_scores(a, s, scratch.scores + i * kTile, sequence, head, first + i, key);
+    }
+    tile_product(queries, width, keys, {scratch.scores, kTile, 1}, {scratch.values + key * width, width},
+                 {scratch.result, width, true}, diagonal ? Triangle::depth_end : Triangle::none);
+  }
+  for (int64_t i = 0; i < queries; ++i) {
+    const float* result = scratch.result + i * width;
+    float* o = a.o + s.o(sequence, head) + (first + i) * s.o_row();
+    const V32 inverse = set(1.0f / scratch.sum[i]);
+    each_vector(s.head_dim, [=](auto part, int64_t c) { part.store(hn::Mul(part.load(result + c), inverse), o + c); });
+    a.lse[s.lse(sequence, head) + first + i] =
+        static_cast<float>(scratch.largest[i] + std::log(double{scratch.sum[i]}));
+  }
+}
+
+/// Items [begin, end) of all (sequence, query head) pairs.
+void attend_heads(const AttentionForward& a, const AttentionShape& s, float* workspace, int64_t begin, int64_t end) {
+  const ForwardScratch scratch(s, workspace);
+  int64_t packed = -1;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t sequence = item / s.heads, head = item % s.heads, kv_head = head / s.group();
+    if (packed != sequence * s.kv_heads + kv_head) {
+      packed = sequence * s.kv_heads + kv_head;
+      pack_keys_and_values(s, a.qkv + s.k(sequence, kv_head), a.qkv + s.v(sequence, kv_head), scratch);
+    }
+    for (int64_t first = 0; first < s.length; first += kTile) attend_tile(a, s, scratch, sequence, head, first);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace foresail
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace foresail {
+namespace {
+
+HWY_EXPORT(attend_heads);
+
+int64_t attention_workspace(const OpInstance& op, int threads) {
+  return threads * ForwardScratch::floats(AttentionShape(op)) * static_cast<int64_t>(sizeof(float));
+}
+
+void run_attention(const OpInstance& op, const KernelArguments& a) {
+  const AttentionShape shape(op);
+  const AttentionForward forward{input(a, 0), output(a, 0), output(a, 1), a.context, dropout_mask(op.attributes, a.context)};
+  const int64_t scratch = ForwardScratch::floats(shape);
+  parallel_ranges(shape.sequences * shape.heads, 1, [&](int64_t begin, int64_t end, int thread) {
+    HWY_DYNAMIC_DISPATCH(attend_heads)
+    (forward, shape, static_cast<float*>(a.workspace) + thread * scratch, begin, end);
+  });
+}
+
+}  // namespace
+
+void check_attention(const OpInstance& op) {
+  const OpAttributes& a = op.attributes;
+  if (a.sequence_length < 1 || a.head_dim < 1) refuse_operator(op, "attributes sequence_length and head_dim must be positive");
+  if (a.window < 0) refuse_operator(op, "the window is negative");
+  if (!(a.probability >= 0 && a.probability < 1)) refuse_operator(op, "the dropout probability is not in [0, 1)");
+}
+
+std::span<const CpuOp> attention_ops() {
+  static constexpr CpuOp kOps[] = {{.kind = OpKind::attention,
+                                    .operands = "qkv[T,QKV] -> o[T,AD] lse[B,A,S]",
+                                    .run = run_attention,
+                                    .workspace = attention_workspace,
+                                    .check = check_attention}};
+  return kOps;
+}
+
+}  // namespace foresail
+#endif  // HWY_ONCE

@@ -1,0 +1,188 @@
+// The cpu device against the reference device, for every kind of operator: values, places, threads.
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "tests/kernels/support.h"
+
+namespace foresail::kernel_tests {
+namespace {
+
+/// Runs the test with a team of its own and restores the one before.
+class Team {
+ public:
+  explicit Team(int threads) : before_(thread_count()) { set_thread_count(threads); }
+  ~Team() { set_thread_count(before_); }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Largest error relative to the largest element of an output. One float operation is good to 6e-8. Results of sums and
+/// products over n terms lose up to about sqrt(n) of that; 2e-6 holds for the n of these cases.
+double tolerance_of(OpKind kind) {
+  static const std::map<OpKind, double> exceptions = {
+      {OpKind::embedding, 0},           // copies
+      {OpKind::fill_zero, 0},           // writes zeros
+      {OpKind::dropout, 2e-7},          // one product
+      {OpKind::clip_scale, 1e-15},      // in double
+      {OpKind::rope_table, 1e-7},       // in double, rounded once
+      {OpKind::squared_norm, 1e-14},    // sums in double
+      {OpKind::attention_backward, 1e-5},  // exp(s - lse) magnifies the rounding of s by its size; five products in a row
+      {OpKind::cross_entropy, 5e-6},       // sum of exponentials of the vocabulary
+      {OpKind::cross_entropy_backward, 5e-6},
+  };
+  const auto found = exceptions.find(kind);
+  return found == exceptions.end() ? 2e-6 : found->second;
+}
+
+void expect_equal_to_reference(Device& cpu, Device& reference, const TestCase& test, uint64_t seed = 1) {
+  const Operands before = random_operands(test, seed);
+  const Operands expected = run_case(reference, in_double(test), before);
+  EXPECT_TRUE(outputs_agree(test, expected, run_case(cpu, test, before), tolerance_of(test.op.kind)));
+}
+
+TEST(CpuDevice, HasAKernelForEveryKindInFloat32Only) {
+  const auto cpu = make_cpu_device(1);
+  for (int i = 0; i < kOpKindCount; ++i) {
+    const OpKind kind = static_cast<OpKind>(i);
+    EXPECT_TRUE(cpu->supports(kind, DType::f32)) << name_of(kind);
+    for (const DType other : {DType::f64, DType::f16, DType::bf16}) EXPECT_FALSE(cpu->supports(kind, other)) << name_of(kind);
+  }
+}
+
+class CpuDeviceThreads : public ::testing::TestWithParam<int> {};
+
+TEST_P(CpuDeviceThreads, ComputesWhatTheReferenceComputes) {
+  const Team team(GetParam());
+  const auto cpu = make_cpu_device(GetParam());
+  const auto reference = make_reference_device();
+  for (const TestCase& test : all_test_cases(DType::f32)) expect_equal_to_reference(*cpu, *reference, test);
+}
+
+TEST_P(CpuDeviceThreads, ResultsDoNotDependOnSharedBuffers) {
+  const Team team(GetParam());
+  const auto cpu = make_cpu_device(GetParam());
+  int tried = 0;
+  for (const TestCase& test : all_test_cases(DType::f32)) {
+    const Operands before = random_operands(test);
+    const Operands expected = run_case(*cpu, test, before);
+    std::vector<InPlace> allowed = info(test.op.kind).in_place;
+    if (test.op.kind == OpKind::clip_scale) allowed = {{0, 0}};
+    for (const InPlace& shared : allowed) {
+      if (shared.input >= static_cast<int>(test.op.inputs.size())) continue;
+      ++tried;
+      EXPECT_TRUE(outputs_agree(test, expected, run_case(*cpu, test, before, {shared}), 0))
+          << "output " << shared.output << " in the buffer of input " << shared.input;
+    }
+  }
+  EXPECT_GT(tried, 50);
+}
+
+INSTANTIATE_TEST_SUITE_P(Teams, CpuDeviceThreads, ::testing::Values(1, 2),
+                         [](const auto& info) { return std::to_string(info.param) + "threads"; });
+
+std::string message_of(Device& device, const OpInstance& op) {
+  try {
+    device.bind(op);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_input);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CpuDevice, RefusesAnotherElementTypeByName) {
+  const auto cpu = make_cpu_device(1);
+  OpInstance op = test_cases_of(OpKind::rope, DType::f32).front().op;
+  op.inputs[0].dtype = op.outputs[0].dtype = DType::f16;
+  EXPECT_NE(message_of(*cpu, op).find("cpu has no kernel for rope in f16"), std::string::npos) << message_of(*cpu, op);
+}
+
+TEST(CpuDevice, RefusesEveryOperandOfAnotherType) {
+  const auto cpu = make_cpu_device(1);
+  for (const TestCase& test : all_test_cases(DType::f32)) {
+    if (test.op.kind == OpKind::fill_zero) continue;  // zero is zero in every type
+    for (const bool output : {false, true}) {
+      const size_t operands = (output ? test.op.outputs : test.op.inputs).size();
+      for (size_t i = 0; i < operands; ++i) {
+        OpInstance op = test.op;
+        (output ? op.outputs : op.inputs)[i].dtype = DType::bf16;
+        EXPECT_NE(message_of(*cpu, op).find("in bf16"), std::string::npos) << test.name;
+      }
+    }
+  }
+}
+
+TEST(CpuDevice, RefusesWrongOperandCounts) {
+  const auto cpu = make_cpu_device(1);
+  for (const TestCase& test : all_test_cases(DType::f32)) {
+    OpInstance op = test.op;
+    op.outputs.insert(op.outputs.end(), 7, {DType::f32, {1}});
+    EXPECT_NE(message_of(*cpu, op), "") << test.name;
+    op = test.op;
+    op.outputs.clear();
+    EXPECT_NE(message_of(*cpu, op), "") << test.name;
+    if (op.inputs.empty()) continue;
+    op = test.op;
+    op.inputs.clear();
+    EXPECT_NE(message_of(*cpu, op), "") << test.name;
+  }
+}
+
+TEST(CpuDevice, RefusesShapesThatDoNotFitEachOther) {
+  const auto cpu = make_cpu_device(1);
+  const auto refused = [&](OpKind kind, bool output, size_t operand, size_t dim) {
+    OpInstance op = test_cases_of(kind, DType::f32).front().op;
+    EXPECT_EQ(message_of(*cpu, op), "") << name_of(kind);
+    (output ? op.outputs : op.inputs)[operand].shape[dim] += 1;
+    EXPECT_NE(message_of(*cpu, op), "") << name_of(kind) << (output ? " output " : " input ") << operand << ", " << dim;
+  };
+  for (const size_t dim : {0, 1}) {
+    refused(OpKind::linear, false, 0, dim);
+    refused(OpKind::linear, true, 0, dim);
+    refused(OpKind::linear_backward_weight, true, 0, dim);
+    refused(OpKind::rms_norm, false, 0, dim);
+    refused(OpKind::swiglu, false, 0, dim);
+    refused(OpKind::attention, false, 0, dim);
+    refused(OpKind::attention_backward, false, 2, dim);
+    refused(OpKind::cross_entropy, true, 0, dim);
+    refused(OpKind::rope, false, 1, dim);
+    refused(OpKind::cross_entropy_backward, false, 2, dim + 1);
+  }
+  refused(OpKind::adamw, true, 1, 0);
+  refused(OpKind::adamw, false, 1, 0);
+  refused(OpKind::embedding, false, 0, 0);
+}
+
+TEST(CpuDevice, RefusesAttributesThatItCannotCompute) {
+  const auto cpu = make_cpu_device(1);
+  const auto refused = [&](OpKind kind, auto&& edit) {
+    OpInstance op = test_cases_of(kind, DType::f32).front().op;
+    EXPECT_EQ(message_of(*cpu, op), "") << name_of(kind);
+    edit(op.attributes);
+    EXPECT_NE(message_of(*cpu, op), "") << name_of(kind);
+  };
+  refused(OpKind::dropout, [](OpAttributes& a) { a.probability = 1; });
+  refused(OpKind::dropout, [](OpAttributes& a) { a.probability = std::nan(""); });
+  refused(OpKind::attention, [](OpAttributes& a) { a.window = -1; });
+  refused(OpKind::attention, [](OpAttributes& a) { a.sequence_length = 0; });
+  refused(OpKind::attention, [](OpAttributes& a) { a.sequence_length = 3; });
+  refused(OpKind::attention, [](OpAttributes& a) { a.kv_heads = 0; });
+  refused(OpKind::attention_softmax, [](OpAttributes& a) { a.window = -1; });
+  refused(OpKind::cross_entropy, [](OpAttributes& a) { a.vocabulary = 0; });
+  refused(OpKind::cross_entropy, [](OpAttributes& a) { a.vocabulary = 1000; });
+  refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_theta = 0; });
+  refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_scaling = RopeScaling::llama3; });
+  refused(OpKind::qk_norm, [](OpAttributes& a) { a.kv_heads = 0; });
+  refused(OpKind::position_embedding, [](OpAttributes& a) { a.sequence_length = 10; });
+}
+
+TEST(CpuDevice, RefusesNoThreads) { EXPECT_THROW(make_cpu_device(0), Error); }
+
+}  // namespace
+}  // namespace foresail::kernel_tests
