@@ -6,7 +6,6 @@
 
 #include "ops/op_table.h"
 #include "profiler/samples.h"
-#include "profiler/workspace.h"
 #include "program/compile.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/resident.h"
@@ -97,10 +96,6 @@ void collect(const Program& program, const TimedKeys& keys, const std::vector<Tr
   }
 }
 
-Program compiled(const Candidate& candidate, const Target& target) {
-  return compile(candidate.model, candidate.job, candidate.strategy, target, 0).train;
-}
-
 void sort_results(const TimedKeys& keys, const std::vector<std::vector<double>>& samples, Team& team, ReplayResult& result) {
   std::vector<Measurement> own;
   for (const auto& values : samples) own.push_back(summarise(values));
@@ -112,15 +107,14 @@ void sort_results(const TimedKeys& keys, const std::vector<std::vector<double>>&
 
 }  // namespace
 
-ReplayResult replay(const Candidate& candidate, Device& device, const Target& target, Team& team, double seconds,
+ReplayResult replay(const Program& program, int64_t vocabulary, Device& device, Team& team, double seconds,
                     int least_steps) {
-  const Program program = compiled(candidate, target);
   const MeshGroups groups = mesh_groups(program.mesh);
   team.communicator().create_groups(groups.members);  // the world is group 0 of every mesh
   Arena arena(program.arena.bytes);
   Executor executor(program, device, &team.communicator(), arena, team.communicator().rank());
   fill_parameters(program, arena);
-  fill_data(program, candidate.model.vocabulary, executor);
+  fill_data(program, vocabulary, executor);
   executor.step_inputs().learning_rate = 1e-5;
   executor.step_inputs().inverse_valid_tokens = 1.0 / static_cast<double>(program.rows_per_micro_batch * program.mesh.dp);
   executor.enable_trace();
@@ -148,12 +142,22 @@ ReplayResult replay(const Candidate& candidate, Device& device, const Target& ta
   return result;
 }
 
-int64_t replay_arena_bytes(const Candidate& candidate, const Target& target) {
-  return compiled(candidate, target).arena.bytes;
+Program replay_program(const Candidate& candidate, const Target& target, Device& device) {
+  return compile(candidate.model, candidate.job, candidate.strategy, target, 0,
+                 [&device](const OpInstance& op) { return device.workspace_bytes(op); })
+      .train;
 }
 
-double replay_flops(const Candidate& candidate, const Target& target) {
-  const Program program = compiled(candidate, target);
+std::vector<std::string> op_signatures(const Program& program) {
+  const TimedKeys keys = timed_keys(program);
+  std::vector<std::string> signatures;
+  for (size_t i = 0; i < keys.names.size(); ++i) {
+    if (keys.is_op[i]) signatures.push_back(keys.names[i]);
+  }
+  return signatures;
+}
+
+double step_flops(const Program& program) {
   double flops = 0;
   for (const ScheduleEntry& entry : program.schedule) {
     for (const Call& call : program.calls[static_cast<size_t>(entry.phase)]) {

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "kernels/device.h"
 #include "profiler/candidates.h"
@@ -19,14 +20,15 @@ struct ReplayResult {
   int64_t outside_arena_bytes = 0;                 ///< resident set less the arena: what `framework_bytes` measures
 };
 
+/// The candidate's train Program on stage 0, with the workspace that `device` asks for.
+Program replay_program(const Candidate& candidate, const Target& target, Device& device);
+/// Signatures of the ops of a Program, each once.
+std::vector<std::string> op_signatures(const Program& program);
+/// FLOPs of one step on one rank: what its duration is estimated from.
+double step_flops(const Program& program);
+
 /// Runs one step to warm up, then steps until `seconds` are used, between `least_steps` and 20. Collective over the team.
-ReplayResult replay(const Candidate& candidate, Device& device, const Target& target, Team& team, double seconds,
+ReplayResult replay(const Program& program, int64_t vocabulary, Device& device, Team& team, double seconds,
                     int least_steps);
-
-/// Bytes of arena that the candidate needs on this rank.
-int64_t replay_arena_bytes(const Candidate& candidate, const Target& target);
-
-/// The sum of the candidate's FLOPs on one rank: what its duration is estimated from.
-double replay_flops(const Candidate& candidate, const Target& target);
 
 }  // namespace foresail
