@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/error.h"
+#include "core/parallel.h"
 
 namespace foresail::testing {
 namespace {
@@ -23,18 +23,6 @@ Job job_of(const Fixture& fixture, const RunSettings& settings) {
   job.optimizer.weight_decay = fixture.trajectory->weight_decay;
   job.optimizer.clip_norm = fixture.trajectory->clip_norm;
   return job;
-}
-
-/// The workspace that the device asks for, op by op, as a profile would list it.
-void add_workspace(const Program& program, Device& device, Target& target) {
-  for (const Block& block : program.blocks) {
-    for (const Instruction& instruction : block.instructions) {
-      if (instruction.kind != InstructionKind::op) continue;
-      const OpInstance op = op_instance(block, instruction);
-      int64_t& bytes = target.workspace_bytes[signature(op)];
-      bytes = std::max(bytes, device.workspace_bytes(op));
-    }
-  }
 }
 
 template <typename Visit>
@@ -58,9 +46,10 @@ ModelRun::ModelRun(const Fixture& fixture, const RunSettings& settings) : job_(j
   target.back_end = settings.back_end;
   target.fused_kernels = settings.fused_kernels;
   target.unfused_attention = settings.unfused_attention;
+  set_thread_count(1);
   device_ = settings.back_end == "cpu" ? make_cpu_device(1) : make_reference_device();
-  add_workspace(compile(fixture.model, job_, strategy, target, 0).train, *device_, target);
-  programs_ = compile(fixture.model, job_, strategy, target, 0);
+  programs_ = compile(fixture.model, job_, strategy, target, 0,
+                      [&](const OpInstance& op) { return device_->workspace_bytes(op); });
   slices_ = parameter_slices(fixture.model, strategy, 0, 0);
   arena_ = std::make_unique<Arena>(std::max(programs_.train.arena.bytes, programs_.evaluate.arena.bytes));
   executor_ = std::make_unique<Executor>(programs_.train, *device_, nullptr, *arena_, 0);

@@ -30,9 +30,9 @@ class ModelRun {
   /// Every logical tensor once, in file orientation.
   Tensors parameters() const { return read(program().arena.parameters); }
   Tensors gradients() const { return read(program().arena.gradients); }
+  const Program& program() const { return programs_.train; }
 
  private:
-  const Program& program() const { return programs_.train; }
   void set_parameters();
   Tensors read(const Segment& segment) const;
 
