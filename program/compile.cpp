@@ -82,8 +82,8 @@ class StageCompiler {
   void layers_backward(const Differentiated& layer, const Region& region, const std::set<int>& dropped);
   void head_training();
   void embedding_backward();
-  void receive_hidden(int stage, bool wait_first);
-  void send_hidden(int stage, RegisterFile base);
+  void receive_hidden(int stage);
+  void send_hidden(int stage, const Place& place, const RegisterFile& base);
   void receive_gradient(int stage);
   void send_gradient(int stage);
   void reductions(const Differentiated& layer);
@@ -99,7 +99,7 @@ class StageCompiler {
   Program program_;
   std::vector<LoweredBlock> lowered_;
   Place gradient_zone_;  ///< scratch: gradient of hidden states, passed from layer to layer
-  Place hidden_zone_;    ///< scratch of the last stage: hidden states that the head reads
+  Place hidden_zone_;    ///< scratch: hidden states that leave the last layer of the stage
   int64_t zones_bytes_ = 0;
   int64_t region_bytes_ = 0;
 };
@@ -110,7 +110,7 @@ int32_t StageCompiler::add(LoweredBlock lowered) {
 }
 
 void StageCompiler::call(Phase phase, int32_t block, RegisterFile base, int64_t layer) {
-  program_.calls[index_of(phase)].push_back({block, static_cast<int32_t>(layer), base});
+  program_.calls[index_of(phase)].push_back({block, static_cast<int32_t>(layer), false, base});
 }
 
 BlockRequest StageCompiler::request(const std::string& name, const Graph& graph, const LayerKind& kind) const {
@@ -134,8 +134,8 @@ StageCompiler::Region StageCompiler::region_of(const Differentiated& layer, cons
   return region;
 }
 
-/// Layer `index` of this stage in training: its region of the slot, its output in the next region (the last stage's last
-/// output goes to scratch, where the head reads it at once).
+/// Layer `index` of this stage in training: its region of the slot, its output in the next region (the last output goes
+/// to scratch, where the head or the message to the next stage reads it).
 RegisterFile StageCompiler::layer_registers(int64_t index) const {
   RegisterFile base = parameter_registers(shape_, program_.arena, shape_.layer_offset(index));
   base[index_of(Register::saved)] = base[index_of(Register::x_in)] = index * region_bytes_;
@@ -233,18 +233,18 @@ void StageCompiler::embedding_backward() {
   call(Phase::backward, lower(backward), parameter_registers(shape_, program_.arena, shape_.embedding_offset));
 }
 
-void StageCompiler::receive_hidden(int stage, bool wait_first) {
+/// Before forward: the previous micro-batch must have left the buffer that this one's output takes.
+void StageCompiler::receive_hidden(int stage) {
   MessageRequest message{"receive_hidden", {}, InstructionKind::receive, kActivations, stage - 1,
                          {Register::x_out, 0, MemoryKind::activations}};
-  if (stage == 0) message.kind = InstructionKind::wait_send;
-  if (wait_first) message.wait_channels = {kActivations};
-  if (stage == 0 && !wait_first) return;
+  if (shape_.first) message.kind = InstructionKind::wait_send;
+  if (!shape_.last) message.wait_channels = {kActivations};
+  if (shape_.first && shape_.last) return;
   call(Phase::forward, add(message_block(shape_, message, blocking_)));
 }
 
-void StageCompiler::send_hidden(int stage, RegisterFile base) {
-  const MessageRequest message{"send_hidden", {}, InstructionKind::send, kActivations, stage + 1,
-                               {Register::x_out, 0, MemoryKind::activations}};
+void StageCompiler::send_hidden(int stage, const Place& place, const RegisterFile& base) {
+  const MessageRequest message{"send_hidden", {}, InstructionKind::send, kActivations, stage + 1, place};
   call(Phase::forward, add(message_block(shape_, message, blocking_)), base);
 }
 
@@ -332,14 +332,14 @@ Program StageCompiler::train(int stage, Recompute recompute) {
   const std::set<int> dropped = dropped_tensors(layer, recompute);
   const Region region = region_of(layer, dropped);
   region_bytes_ = region.bytes;
-  zones_bytes_ = shape_.hidden_bytes() * (shape_.last ? 2 : 1);
+  zones_bytes_ = 2 * shape_.hidden_bytes();
   program_.slots = micro_batches_in_flight(shape_.strategy.pp, stage, shape_.micro_batches);
-  program_.slot_bytes = shape_.layers.count * region_bytes_ + (shape_.last ? 0 : shape_.hidden_bytes());
+  program_.slot_bytes = shape_.layers.count * region_bytes_;
 
-  receive_hidden(stage, false);
+  receive_hidden(stage);
   if (shape_.first) embedding_forward();
   layers_forward(layer, region);
-  if (!shape_.last) send_hidden(stage, layer_registers(shape_.layers.count - 1));
+  if (!shape_.last) send_hidden(stage, hidden_zone_, {});
   receive_gradient(stage);
   if (shape_.last) head_training();
   layers_backward(layer, region, dropped);
@@ -348,12 +348,10 @@ Program StageCompiler::train(int stage, Recompute recompute) {
   reductions(layer);
   bookkeeping(true);
   lay_out(stage);
-  if (shape_.last) {  // the last output goes to scratch: this stage has one slot, so the slot's base is fixed
-    for (Call& forward : program_.calls[index_of(Phase::forward)]) {
-      if (forward.layer != shape_.layers.first + shape_.layers.count - 1) continue;
-      forward.base[index_of(Register::x_out)] =
-          program_.arena.scratch.offset + hidden_zone_.offset - program_.arena.slots.offset;
-    }
+  for (Call& forward : program_.calls[index_of(Phase::forward)]) {
+    if (forward.layer != shape_.layers.first + shape_.layers.count - 1) continue;
+    forward.leaves_stage = true;
+    forward.base[index_of(Register::x_out)] = program_.arena.scratch.offset + hidden_zone_.offset;
   }
   program_.schedule.push_back({Phase::begin_step, 0, -1, 0});
   const auto order = one_f_one_b(shape_.strategy.pp, stage, shape_.micro_batches);
@@ -367,7 +365,7 @@ Program StageCompiler::train(int stage, Recompute recompute) {
 void StageCompiler::forward_only_blocks(int stage, bool with_loss) {
   program_.slots = 1;
   program_.slot_bytes = 2 * shape_.hidden_bytes();
-  receive_hidden(stage, !shape_.last);
+  receive_hidden(stage);
   if (shape_.first) embedding_forward();
   const Graph& graph = shape_.block.graph;
   BlockRequest forward = request("block.forward", graph, shape_.block);
@@ -382,7 +380,7 @@ void StageCompiler::forward_only_blocks(int stage, bool with_loss) {
   }
   RegisterFile end = ping_pong_registers(shape_.layers.count);
   if (!shape_.last) {
-    send_hidden(stage, ping_pong_registers(shape_.layers.count - 1));
+    send_hidden(stage, {Register::x_out, 0, MemoryKind::activations}, ping_pong_registers(shape_.layers.count - 1));
     return;
   }
   const Graph& head = shape_.head.graph;

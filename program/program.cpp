@@ -37,9 +37,9 @@ int64_t communication_bytes(const Block& block, const Instruction& instruction) 
 RegisterFile registers_for(const Program& program, const Call& call, const ScheduleEntry& entry) {
   RegisterFile registers = call.base;
   const int64_t slot = program.arena.slots.offset + entry.slot * program.slot_bytes;
-  for (const Register relative : {Register::saved, Register::x_in, Register::x_out}) {
-    registers[static_cast<size_t>(relative)] += slot;
-  }
+  registers[static_cast<size_t>(Register::saved)] += slot;
+  registers[static_cast<size_t>(Register::x_in)] += slot;
+  if (!call.leaves_stage) registers[static_cast<size_t>(Register::x_out)] += slot;
   if (entry.micro_batch >= 0) {
     registers[static_cast<size_t>(Register::data)] +=
         program.arena.data.offset + entry.micro_batch * program.data_stride_bytes;

@@ -81,7 +81,8 @@ std::string_view name_of(Phase phase);
 /// the micro-batch's; the others are final.
 struct Call {
   int32_t block = 0;
-  int32_t layer = -1;  ///< global layer number; -1 for embedding, head and bookkeeping
+  int32_t layer = -1;           ///< global layer number; -1 for embedding, head and bookkeeping
+  bool leaves_stage = false;    ///< x_out is final: the hidden states leave the layers through scratch, not the slot
   RegisterFile base{};
 };
 

@@ -260,6 +260,7 @@ Json calls_json(const Program& program) {
     Json calls = Json::array();
     for (const Call& call : program.calls[phase]) {
       calls.push_back({{"block", call.block}, {"layer", call.layer}, {"base", call.base}});
+      if (call.leaves_stage) calls.back()["leaves_stage"] = true;
     }
     json[kPhaseNames[phase]] = std::move(calls);
   }
@@ -272,6 +273,7 @@ void read_calls(const JsonObject& object, Program& program) {
       Call result;
       result.block = static_cast<int32_t>(call.require_int("block", 0, static_cast<int64_t>(program.blocks.size()) - 1));
       result.layer = static_cast<int32_t>(call.require_int("layer", -1, 1 << 20));
+      result.leaves_stage = call.get_bool("leaves_stage", false);
       const auto base = call.get_ints("base");
       if (base.size() != result.base.size()) call.fail("base", "the register file has another size", "dump it again");
       std::copy(base.begin(), base.end(), result.base.begin());

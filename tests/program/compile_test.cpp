@@ -1,0 +1,140 @@
+// Every compiled Program passes the static checks, is tight in memory and survives a dump.
+#include "program/compile.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "program/check.h"
+#include "tests/program/small_models.h"
+
+namespace foresail {
+namespace {
+
+using testing::small_gpt2;
+using testing::small_job;
+using testing::small_llama;
+using testing::small_qwen3;
+using testing::train_programs;
+
+struct Case {
+  const char* model;
+  const char* strategy;
+  bool fused, unfused_attention;
+};
+
+ModelSpec model_of(const std::string& name) {
+  if (name == "gpt2") return small_gpt2();
+  if (name == "qwen3") return small_qwen3();
+  return small_llama();
+}
+
+class Compiled : public ::testing::TestWithParam<Case> {
+ protected:
+  std::vector<Program> compile_all() const {
+    Target target;
+    target.fused_kernels = GetParam().fused;
+    target.unfused_attention = GetParam().unfused_attention;
+    return train_programs(model_of(GetParam().model), small_job(), GetParam().strategy, target);
+  }
+};
+
+TEST_P(Compiled, PassesTheStaticChecks) {
+  const auto programs = compile_all();
+  for (const Program& program : programs) EXPECT_EQ(check_program(program), std::vector<std::string>{});
+  EXPECT_EQ(check_pipeline(programs), std::vector<std::string>{});
+}
+
+TEST_P(Compiled, ArenaIsWithinTwoPercentOfTheLivenessBound) {
+  for (const Program& program : compile_all()) {
+    EXPECT_LE(program.arena.bytes, 1.02 * liveness_bound(program)) << "stage " << program.stage;
+    EXPECT_GE(program.arena.bytes, liveness_bound(program)) << "stage " << program.stage;
+  }
+}
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.model << " " << c.strategy << (c.fused ? "" : " unfused") << (c.unfused_attention ? " scores" : ""); }
+
+TEST_P(Compiled, DumpIsLossless) {
+  for (const Program& program : compile_all()) {
+    const std::string dump = dump_program(program);
+    EXPECT_EQ(dump_program(read_program(dump, "dump")), dump);
+    EXPECT_EQ(program_digest(read_program(dump, "dump")), program_digest(program));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, Compiled,
+    ::testing::Values(Case{"llama", "dp=1,micro_batch=8", true, false}, Case{"llama", "dp=1,micro_batch=1", true, false},
+                      Case{"llama", "micro_batch=2,recompute=full", true, false},
+                      Case{"llama", "dp=2,tp=2,micro_batch=2", true, false},
+                      Case{"llama", "tp=2,pp=2,micro_batch=1", true, false},
+                      Case{"llama", "pp=4,micro_batch=1,recompute=full", true, false},
+                      Case{"llama", "pp=3,micro_batch=2", true, false}, Case{"llama", "micro_batch=2", false, false},
+                      Case{"llama", "micro_batch=2", true, true}, Case{"gpt2", "micro_batch=4", true, false},
+                      Case{"gpt2", "tp=2,pp=2,micro_batch=2", true, false},
+                      Case{"gpt2", "tp=4,micro_batch=2,recompute=full", true, false},
+                      Case{"gpt2", "dp=2,pp=2,micro_batch=2", false, true},
+                      Case{"gpt2", "tp=2,micro_batch=2,recompute=full", true, true},
+                      Case{"qwen3", "tp=2,micro_batch=2", true, false},
+                      Case{"qwen3", "tp=2,pp=2,micro_batch=2,recompute=full", true, false}));
+
+TEST(Compile, EvaluationSharesThePersistentRegion) {
+  const ProgramSet set = compile(small_gpt2(), small_job(), parse_strategy("tp=2,micro_batch=2").strategy, {}, 0);
+  EXPECT_EQ(set.evaluate.arena.parameters.offset, set.train.arena.parameters.offset);
+  EXPECT_EQ(set.evaluate.arena.persistent_bytes, set.train.arena.persistent_bytes);
+  EXPECT_LE(set.evaluate.arena.bytes, set.train.arena.bytes);
+  EXPECT_EQ(check_program(set.evaluate), std::vector<std::string>{});
+}
+
+TEST(Compile, LogitsProgramIsCheckedToo) {
+  const Program program = compile_logits(small_llama(), 16, kFloat32Precision, {});
+  EXPECT_EQ(check_program(program), std::vector<std::string>{});
+  EXPECT_FALSE(program.reads_targets);
+}
+
+TEST(Compile, SizeOfAProgramDoesNotGrowWithMicroBatches) {
+  const auto few = train_programs(small_llama(), small_job(8), "micro_batch=1");
+  const auto many = train_programs(small_llama(), small_job(64), "micro_batch=1");
+  EXPECT_EQ(few[0].blocks.size(), many[0].blocks.size());
+  EXPECT_EQ(many[0].schedule.size() - few[0].schedule.size(), 2u * 56);
+}
+
+TEST(Compile, RefusesAnIllegalStrategyWithEveryReason) {
+  try {
+    compile(small_llama(), small_job(7), parse_strategy("tp=3,micro_batch=2").strategy, {}, 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_input);
+    EXPECT_NE(error.cause().find("tp = 3 does not divide the 4 attention heads"), std::string::npos) << error.what();
+    EXPECT_NE(error.cause().find("global batch 7"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Compile, FullRecomputeKeepsOnlyTheInputOfALayer) {
+  const auto none = train_programs(small_llama(), small_job(), "micro_batch=2")[0];
+  const auto full = train_programs(small_llama(), small_job(), "micro_batch=2,recompute=full")[0];
+  EXPECT_EQ(full.slot_bytes, 4 * 2 * 16 * 32 * 4);
+  EXPECT_GT(none.slot_bytes, 6 * full.slot_bytes);
+}
+
+TEST(ParameterSlices, CoverEveryElementOfEveryTensorOnce) {
+  for (const ModelSpec& model : {small_llama(), small_gpt2(), small_qwen3()}) {
+    const Strategy strategy = parse_strategy("tp=2,pp=2").strategy;
+    std::map<std::string, int64_t> covered, total;
+    for (int stage = 0; stage < 2; ++stage) {
+      for (int rank = 0; rank < 2; ++rank) {
+        for (const ParameterSlice& slice : parameter_slices(model, strategy, stage, rank)) {
+          if (slice.second_holder || (slice.replicated && rank > 0)) continue;
+          covered[slice.tensor] += slice.elements();
+          total[slice.tensor] = slice.shape[0] * (slice.shape.size() > 1 ? slice.shape[1] : 1);
+        }
+      }
+    }
+    EXPECT_EQ(covered, total) << model.name;
+    int64_t sum = 0;
+    for (const auto& [name, elements] : total) sum += elements;
+    EXPECT_EQ(sum, parameter_count(model)) << model.name;
+  }
+}
+
+}  // namespace
+}  // namespace foresail

@@ -1,0 +1,62 @@
+#include "tests/program/small_models.h"
+
+namespace foresail::testing {
+
+ModelSpec small_llama() {
+  ModelSpec model;
+  model.name = "small-llama";
+  model.family = "llama";
+  model.layers = 4;
+  model.hidden = 32;
+  model.heads = 4;
+  model.kv_heads = 2;
+  model.head_dim = 8;
+  model.ffn = 48;
+  model.vocabulary = 67;
+  model.max_positions = 64;
+  return model;
+}
+
+ModelSpec small_gpt2() {
+  ModelSpec model = small_llama();
+  model.name = "small-gpt2";
+  model.family = "gpt2";
+  model.kv_heads = 4;
+  model.norm = NormKind::layer_norm;
+  model.activation = ActivationKind::gelu_tanh;
+  model.positions = PositionKind::learned;
+  model.qkv_bias = model.attention_out_bias = model.mlp_bias = true;
+  model.tied_embeddings = true;
+  model.attention_dropout = model.residual_dropout = model.embedding_dropout = 0.1;
+  model.scale_residual_init = true;
+  return model;
+}
+
+ModelSpec small_qwen3() {
+  ModelSpec model = small_llama();
+  model.name = "small-qwen3";
+  model.family = "qwen3";
+  model.head_dim = 16;
+  model.qk_norm = true;
+  model.tied_embeddings = true;
+  return model;
+}
+
+Job small_job(int64_t global_batch, int64_t sequence_length) {
+  Job job;
+  job.sequence_length = sequence_length;
+  job.global_batch = global_batch;
+  return job;
+}
+
+std::vector<Program> train_programs(const ModelSpec& model, const Job& job, const std::string& strategy,
+                                    const Target& target) {
+  const Strategy parsed = parse_strategy(strategy).strategy;
+  std::vector<Program> programs;
+  for (int stage = 0; stage < parsed.pp; ++stage) {
+    programs.push_back(compile(model, job, parsed, target, stage).train);
+  }
+  return programs;
+}
+
+}  // namespace foresail::testing

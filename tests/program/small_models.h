@@ -1,0 +1,23 @@
+// Tiny architectures that cover every switch of ModelSpec, and jobs for them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "program/compile.h"
+#include "program/program.h"
+
+namespace foresail::testing {
+
+ModelSpec small_llama();   ///< 4 layers, GQA 4/2, untied
+ModelSpec small_gpt2();    ///< 4 layers, biases, learned positions, tied, dropout
+ModelSpec small_qwen3();   ///< 4 layers, q/k norm, head_dim != hidden / heads, tied
+
+Job small_job(int64_t global_batch = 8, int64_t sequence_length = 16);
+
+/// Programs of every stage.
+std::vector<Program> train_programs(const ModelSpec& model, const Job& job, const std::string& strategy,
+                                    const Target& target = {});
+
+}  // namespace foresail::testing
