@@ -55,10 +55,12 @@ ModelSpec scaled(ModelSpec model, int64_t multiply, int64_t divide) {
 std::vector<ModelSpec> generic_models() {
   ModelSpec llama;
   llama.name = "generic-rms";
+  llama.family = "llama";
   llama.layers = kGridLayers, llama.hidden = 512, llama.heads = llama.kv_heads = 8, llama.head_dim = 64;
   llama.ffn = 1408, llama.vocabulary = 4096, llama.max_positions = 512;
   ModelSpec gpt = llama;
   gpt.name = "generic-layer-norm";
+  gpt.family = "gpt2";
   gpt.ffn = 2048;
   gpt.norm = NormKind::layer_norm;
   gpt.activation = ActivationKind::gelu_tanh;

@@ -257,6 +257,9 @@ Machine load_partial(const std::filesystem::path& partial) {
   }
 }
 
-void run_pass(const PassRequest& request, Communicator& communicator) { Pass(request, communicator).run(); }
+void run_pass(const PassRequest& request, Communicator& communicator) {
+  set_thread_count(request.threads);
+  Pass(request, communicator).run();
+}
 
 }  // namespace foresail

@@ -41,6 +41,7 @@ SessionRequest request_of(const Plan& plan) {
 }
 
 std::unique_ptr<Device> make_device(const std::string& back_end, int threads) {
+  set_thread_count(threads);
   if (back_end == "cpu") return make_cpu_device(threads);
   if (back_end == "reference") return make_reference_device();
   throw_bad_input(fmt::format("device '{}'", back_end), "no such back end can execute here", "use cpu or reference");

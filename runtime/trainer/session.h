@@ -43,7 +43,7 @@ struct Session {
 
 SessionRequest request_of(const Plan& plan);
 
-/// "cpu" (with the process's thread count) or "reference". Throws bad_input for another name.
+/// "cpu" or "reference"; sets the team size of this process. Throws bad_input for another name.
 std::unique_ptr<Device> make_device(const std::string& back_end, int threads);
 
 /// Compiles this rank's stage, compares digests, allocates the arena and binds. Creates the mesh's groups on the

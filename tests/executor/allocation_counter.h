@@ -5,4 +5,6 @@
 
 namespace foresail::testing {
 int64_t allocations();
+/// Allocated and not yet freed.
+int64_t outstanding_allocations();
 }

@@ -128,4 +128,16 @@ TinyProgram tiny_program(DType dtype, const TinySizes& sizes) {
   return tiny;
 }
 
+void give_workspace(TinyProgram& tiny, Device& device) {
+  ArenaMap& map = tiny.program.arena;
+  for (Block& block : tiny.program.blocks) {
+    for (Instruction& instruction : block.instructions) {
+      const int64_t bytes = (device.workspace_bytes(op_instance(block, instruction)) + 63) / 64 * 64;
+      if (bytes == 0) continue;
+      instruction.workspace = add_buffer(block, "workspace", Register::absolute, map.bytes, DType::f32, {bytes / 4});
+      map.bytes += bytes;
+    }
+  }
+}
+
 }  // namespace foresail::testing

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/device.h"
 #include "program/program.h"
 
 namespace foresail::testing {
@@ -25,5 +26,8 @@ struct TinyProgram {
 
 /// All numbers in `dtype` (f64 for the reference device, f32 for cpu).
 TinyProgram tiny_program(DType dtype, const TinySizes& sizes = {});
+
+/// Lays out what the device asks for beside operands, at the end of the arena.
+void give_workspace(TinyProgram& tiny, Device& device);
 
 }  // namespace foresail::testing
