@@ -81,9 +81,6 @@ CatalogueCosts::CatalogueCosts(const Machine& machine, const Stack& stack) : mac
       stack.memory_efficiency;
   positive(machine, "device.multiprocessors", machine.device.multiprocessors);
   positive(machine, "intra_node.bytes_per_second", machine.intra_node.bytes_per_second);
-  if (machine.devices > machine.devices_per_node) {
-    positive(machine, "inter_node.bytes_per_second", machine.inter_node.bytes_per_second);
-  }
   for (const Generation& generation : kGenerations) {
     if (machine.device.name.starts_with(generation.device)) generation_ = generation;
   }
@@ -172,8 +169,8 @@ Cost CatalogueCosts::collective_seconds(InstructionKind kind, int64_t bytes, con
   if (span.per_node >= span.size) return {fixed + inside + volume / node_link, kCollectiveSpread};
 
   // The node's NICs are shared by the groups that lie side by side in it.
-  const double nics = machine_.inter_node.bytes_per_second.value * static_cast<double>(machine_.devices_per_node) *
-                      stack_.inter_node_efficiency;
+  const double nics = positive(machine_, "inter_node.bytes_per_second", machine_.inter_node.bytes_per_second) *
+                      static_cast<double>(machine_.devices_per_node) * stack_.inter_node_efficiency;
   const double link = std::min(node_link, nics / static_cast<double>(span.sibling_groups_per_node));
   const double nodes = std::ceil(g / static_cast<double>(span.per_node));
   const double hop = machine_.inter_node.latency_seconds.value;
@@ -187,8 +184,9 @@ Cost CatalogueCosts::collective_seconds(InstructionKind kind, int64_t bytes, con
 Cost CatalogueCosts::message_seconds(int64_t bytes, bool crosses_nodes) const {
   const LinkSpec& link = crosses_nodes ? machine_.inter_node : machine_.intra_node;
   const double fraction = crosses_nodes ? stack_.inter_node_efficiency : stack_.intra_node_efficiency;
-  return {link.latency_seconds.value + static_cast<double>(bytes) / (link.bytes_per_second.value * fraction),
-          kCollectiveSpread};
+  const char* field = crosses_nodes ? "inter_node.bytes_per_second" : "intra_node.bytes_per_second";
+  const double rate = positive(machine_, field, link.bytes_per_second) * fraction;
+  return {link.latency_seconds.value + stack_.launch_seconds + static_cast<double>(bytes) / rate, kCollectiveSpread};
 }
 
 }  // namespace

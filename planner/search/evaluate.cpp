@@ -1,0 +1,96 @@
+// One strategy, compiled and played.
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "planner/search/evaluate.h"
+#include "program/compile.h"
+
+namespace foresail {
+
+double peak_flops_per_second(const Machine& machine, const Precision& precision, int64_t devices) {
+  if (machine.kind == "profiled") {
+    const ProfileTable* nearest = nullptr;
+    const auto away = [&](const ProfileTable& table) {
+      return std::abs(std::log2(static_cast<double>(devices) / table.ranks));
+    };
+    for (const ProfileTable& table : machine.tables) {
+      if (nearest == nullptr || away(table) < away(*nearest)) nearest = &table;
+    }
+    return nearest == nullptr ? 0 : nearest->peak_flops_per_second;
+  }
+  const auto found = machine.device.peak_flops_per_second.find(std::string(name_of(precision.activation)));
+  return found == machine.device.peak_flops_per_second.end() ? 0 : found->second.value;
+}
+
+int64_t memory_per_device(const Machine& machine, int64_t devices) {
+  const auto bytes = static_cast<int64_t>(machine.device.memory_bytes.value);
+  if (machine.kind != "profiled") return bytes;
+  // A profiled host divides its memory among the ranks that run on it, whatever number it was described for.
+  const int64_t per_node = std::max<int64_t>(1, machine.devices_per_node);
+  const int64_t nodes = std::max<int64_t>(1, machine.devices / per_node);
+  const int64_t ranks_per_node = (devices + nodes - 1) / nodes;
+  return bytes * per_node / std::max<int64_t>(1, ranks_per_node);
+}
+
+Evaluator::Evaluator(const ModelSpec& model, const Job& job, const Machine& machine, const Stack& stack, int64_t devices)
+    : model_(model),
+      job_(job),
+      machine_(machine),
+      devices_(devices),
+      target_(target_for(machine, stack, devices)),
+      plain_costs_(costs_for(machine, stack, devices)),
+      costs_(make_caching_cost_model(*plain_costs_)) {}
+
+Program Evaluator::compile_stage(const Strategy& strategy, int stage) const {
+  return compile(model_, job_, strategy, target_, stage).train;
+}
+
+Candidate Evaluator::play(const Strategy& strategy, std::span<const Program> stages, bool record_events,
+                          Simulation* simulation) const {
+  Candidate candidate;
+  candidate.strategy = strategy;
+  Prediction& predicted = candidate.predicted;
+  predicted = memory_prediction(stages, target_);
+  SimulationOptions options;
+  options.record_events = record_events;
+  options.devices_per_node = machine_.devices_per_node;
+  Simulation played = simulate(stages, *costs_, options);
+  predicted.step_seconds = played.step_seconds;
+  predicted.step_seconds_low = played.low;
+  predicted.step_seconds_high = played.high;
+  predicted.time = played.time;
+  predicted.calibrated = costs_->calibrated();
+  candidate.stage_seconds = played.stage_seconds;
+  const double peak = peak_flops_per_second(machine_, precision_of(job_), devices_);
+  fill_rates(stages, strategy.devices(), peak, predicted);
+  candidate.budget = budget_for(predicted);
+  if (simulation != nullptr) *simulation = std::move(played);
+  return candidate;
+}
+
+Budget Evaluator::budget_for(const Prediction& predicted) const {
+  BudgetInputs inputs;
+  inputs.step_seconds = predicted.step_seconds;
+  inputs.step_seconds_low = predicted.step_seconds_low;
+  inputs.step_seconds_high = predicted.step_seconds_high;
+  inputs.steps = steps_of(job_);
+  inputs.devices = devices_;
+  inputs.checkpoint_bytes = checkpoint_bytes_of(model_, precision_of(job_));
+  inputs.dataset_bytes = job_.dataset_bytes;
+  inputs.checkpoints_kept = job_.checkpoints_kept;
+  inputs.usd_per_device_hour =
+      job_.usd_per_device_hour > 0 ? job_.usd_per_device_hour : machine_.usd_per_device_hour.value;
+  return budget_of(inputs, machine_);
+}
+
+Evaluation evaluate(const ModelSpec& model, const Job& job, const Machine& machine, const Stack& stack,
+                    const Strategy& strategy, bool record_events) {
+  const Evaluator evaluator(model, job, machine, stack, strategy.devices());
+  Evaluation result;
+  for (int stage = 0; stage < strategy.pp; ++stage) result.programs.push_back(evaluator.compile_stage(strategy, stage));
+  result.candidate = evaluator.play(strategy, result.programs, record_events, &result.simulation);
+  return result;
+}
+
+}  // namespace foresail

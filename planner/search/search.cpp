@@ -1,0 +1,266 @@
+#include "planner/search/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "core/error.h"
+#include "planner/search/evaluate.h"
+#include "planner/search/space.h"
+
+namespace foresail {
+namespace {
+
+constexpr const char* kOutOfMemory = "out of memory";
+constexpr const char* kOverDeadline = "over the deadline";
+constexpr const char* kOverBudget = "over the budget";
+constexpr size_t kNearestTried = 12;  // strategies of least memory bound that are compiled to find the nearest plan
+
+/// What a plan of `step_seconds` on this device count is worth: smaller is better, proportional to the step time, so that
+/// a bound on the step is a bound on the objective.
+class Worth {
+ public:
+  Worth(const SearchRequest& request, const Evaluator& evaluator, int64_t devices) {
+    // Goodput depends on devices and checkpoints, not on the step time.
+    Prediction unit;
+    unit.step_seconds = unit.step_seconds_low = unit.step_seconds_high = 1;
+    const Budget budget = evaluator.budget_for(unit);
+    const double goodput = budget.goodput.value_or(1);
+    switch (request.objective) {
+      case Objective::time: factor_ = 1 / goodput; break;
+      case Objective::cost: factor_ = static_cast<double>(devices) / goodput; break;
+      case Objective::throughput: factor_ = 1; break;
+    }
+  }
+  double of(double step_seconds) const { return step_seconds * factor_; }
+
+ private:
+  double factor_ = 1;
+};
+
+struct Ranked {
+  double worth = 0;
+  Candidate candidate;
+};
+
+/// Ties go to less memory, fewer devices, then the simpler strategy.
+auto order_of(const Ranked& plan) {
+  const Strategy& s = plan.candidate.strategy;
+  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.recompute, s.micro_batch);
+}
+bool better(const Ranked& a, const Ranked& b) { return order_of(a) < order_of(b); }
+
+class Search {
+ public:
+  explicit Search(const SearchRequest& request) : request_(request) {}
+  SearchResult run();
+
+ private:
+  void visit_count(int64_t devices);
+  void visit(const Strategy& strategy, const Evaluator& evaluator, const Worth& worth);
+  bool cannot_win(double worth) const;
+  bool within_limits(const Ranked& plan);
+  void keep(Ranked plan);
+  void fill_frontier();
+  void explain_failure();
+  void explain_memory();
+  int64_t ceiling(int64_t devices) const;
+
+  const SearchRequest& request_;
+  SearchResult result_;
+  std::vector<Ranked> best_;                        // of all device counts, at most `top`
+  std::map<int64_t, Ranked> best_of_count_;
+  std::vector<std::pair<int64_t, Strategy>> too_large_;  // memory bound or peak, strategy
+  std::optional<Ranked> nearest_over_limit_;
+};
+
+int64_t Search::ceiling(int64_t devices) const {
+  const int64_t own = memory_per_device(request_.machine, devices);
+  if (request_.memory_bytes <= 0) return own > 0 ? own : std::numeric_limits<int64_t>::max();
+  return own > 0 ? std::min(own, request_.memory_bytes) : request_.memory_bytes;
+}
+
+SearchResult Search::run() {
+  const auto start = std::chrono::steady_clock::now();
+  for (const int64_t devices : request_.device_counts) visit_count(devices);
+  for (Ranked& plan : best_) result_.plans.push_back(std::move(plan.candidate));
+  if (result_.plans.empty()) explain_failure();
+  fill_frontier();
+  result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::move(result_);
+}
+
+void Search::visit_count(int64_t devices) {
+  Space space = space_of(request_, devices);
+  for (const auto& [reason, count] : space.illegal) result_.illegal[reason] += count;
+  result_.strategies += static_cast<int64_t>(space.strategies.size());
+  if (space.strategies.empty()) return;
+  const Evaluator evaluator(request_.model, request_.job, request_.machine, request_.stack, devices);
+  const Worth worth(request_, evaluator, devices);
+  MemoryBound memory(request_.model, request_.job);
+  for (const Strategy& strategy : space.strategies) {
+    const int64_t least = memory.bytes(strategy) + evaluator.target().framework_bytes;
+    if (request_.prune && least > ceiling(devices)) {
+      ++result_.refused[kOutOfMemory];
+      too_large_.emplace_back(least, strategy);
+      continue;
+    }
+    visit(strategy, evaluator, worth);
+  }
+}
+
+/// Compiles stage after stage; the first that does not fit or shows that the step is too long ends it.
+void Search::visit(const Strategy& strategy, const Evaluator& evaluator, const Worth& worth) {
+  std::vector<Program> stages;
+  for (int stage = 0; stage < strategy.pp; ++stage) {
+    stages.push_back(evaluator.compile_stage(strategy, stage));
+    const Program& program = stages.back();
+    const int64_t peak = program.arena.bytes + evaluator.target().framework_bytes;
+    if (peak > ceiling(strategy.devices())) {
+      ++result_.refused[kOutOfMemory];
+      too_large_.emplace_back(peak, strategy);
+      return;
+    }
+    const bool tells_more = stage == 0 || stage + 1 == strategy.pp;  // the ends hold embedding and head
+    if (!request_.prune || !tells_more) continue;
+    const double least = busy_seconds(program, evaluator.costs(), request_.machine.devices_per_node);
+    const auto own = best_of_count_.find(strategy.devices());
+    const bool leads_count = own == best_of_count_.end() || worth.of(least) <= own->second.worth;
+    if (!leads_count && cannot_win(worth.of(least))) {
+      ++result_.bounded;
+      return;
+    }
+  }
+  Ranked plan;
+  plan.candidate = evaluator.play(strategy, stages, false, nullptr);
+  plan.worth = worth.of(plan.candidate.predicted.step_seconds);
+  ++result_.simulated;
+  if (!within_limits(plan)) return;
+  ++result_.evaluated;
+  keep(std::move(plan));
+}
+
+bool Search::cannot_win(double worth) const {
+  return static_cast<int64_t>(best_.size()) >= request_.top && worth > best_.back().worth;
+}
+
+bool Search::within_limits(const Ranked& plan) {
+  const Budget& budget = plan.candidate.budget;
+  const char* reason = nullptr;
+  double excess = 0;
+  if (request_.deadline_seconds > 0 && budget.train_seconds && *budget.train_seconds > request_.deadline_seconds) {
+    reason = kOverDeadline, excess = *budget.train_seconds / request_.deadline_seconds;
+  } else if (request_.budget_usd > 0 && budget.usd && *budget.usd > request_.budget_usd) {
+    reason = kOverBudget, excess = *budget.usd / request_.budget_usd;
+  }
+  if (reason == nullptr) return true;
+  ++result_.refused[reason];
+  if (!nearest_over_limit_ || excess < nearest_over_limit_->worth) nearest_over_limit_ = Ranked{excess, plan.candidate};
+  return false;
+}
+
+void Search::keep(Ranked plan) {
+  const auto [own, is_first] = best_of_count_.try_emplace(plan.candidate.strategy.devices(), plan);
+  if (!is_first && better(plan, own->second)) own->second = plan;
+  const auto at = std::upper_bound(best_.begin(), best_.end(), plan, better);
+  best_.insert(at, std::move(plan));
+  if (static_cast<int64_t>(best_.size()) > request_.top) best_.pop_back();
+}
+
+void Search::fill_frontier() {
+  const FrontierPoint* previous = nullptr;
+  result_.frontier.reserve(best_of_count_.size());
+  for (const auto& [devices, plan] : best_of_count_) {
+    const Prediction& predicted = plan.candidate.predicted;
+    FrontierPoint point;
+    point.devices = devices;
+    point.strategy = plan.candidate.strategy;
+    point.step_seconds = predicted.step_seconds;
+    point.tokens_per_second_per_device = predicted.tokens_per_second_per_device;
+    point.train_seconds = plan.candidate.budget.train_seconds;
+    point.usd = plan.candidate.budget.usd;
+    const double baseline =
+        previous == nullptr ? predicted.tokens_per_second_per_device : result_.frontier.front().tokens_per_second_per_device;
+    point.efficiency = predicted.tokens_per_second_per_device / baseline;
+    if (previous != nullptr) {
+      const double before = previous->tokens_per_second_per_device * static_cast<double>(previous->devices);
+      point.marginal_efficiency = (predicted.tokens_per_second - before) /
+                                  static_cast<double>(devices - previous->devices) / baseline;
+    }
+    result_.frontier.push_back(point);
+    previous = &result_.frontier.back();
+  }
+  if (!result_.frontier.empty()) result_.baseline_devices = result_.frontier.front().devices;
+  for (Candidate& candidate : result_.plans) {
+    for (const FrontierPoint& point : result_.frontier) {
+      if (point.devices != candidate.strategy.devices()) continue;
+      candidate.efficiency = candidate.predicted.tokens_per_second_per_device /
+                             result_.frontier.front().tokens_per_second_per_device;
+      candidate.marginal_efficiency = point.marginal_efficiency;
+    }
+  }
+}
+
+void Search::explain_failure() {
+  Infeasible failure;
+  if (result_.strategies == 0) {
+    failure.limit = "legality";
+    int64_t most = 0;
+    for (const auto& [reason, count] : result_.illegal) {
+      if (count > most) most = count, failure.explanation = fmt::format("no strategy is legal; most often because {}", reason);
+    }
+    if (most == 0) failure.explanation = "no strategy has the fixed keys on these device counts";
+    result_.infeasible = std::move(failure);
+    return;
+  }
+  if (!nearest_over_limit_) return explain_memory();
+  const Candidate& nearest = nearest_over_limit_->candidate;
+  const bool late = request_.deadline_seconds > 0 && nearest.budget.train_seconds &&
+                    *nearest.budget.train_seconds > request_.deadline_seconds;
+  failure.limit = late ? "deadline" : "budget";
+  failure.explanation =
+      late ? fmt::format("the deadline binds: the fastest plan needs {:.3g} days, {:.3g} are allowed",
+                         *nearest.budget.train_seconds / 86400, request_.deadline_seconds / 86400)
+           : fmt::format("the budget binds: the cheapest plan costs {:.4g} USD, {:.4g} are allowed", *nearest.budget.usd,
+                         request_.budget_usd);
+  failure.nearest = nearest;
+  result_.infeasible = std::move(failure);
+}
+
+/// The nearest plan is the one whose compiled peak misses by least: bounds rank the strategies, the first few are compiled.
+void Search::explain_memory() {
+  std::stable_sort(too_large_.begin(), too_large_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  if (too_large_.size() > kNearestTried) too_large_.resize(kNearestTried);
+  Infeasible failure;
+  failure.limit = "memory";
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [bound, strategy] : too_large_) {
+    const double allowed = static_cast<double>(ceiling(strategy.devices()));
+    if (static_cast<double>(bound) / allowed >= least) continue;
+    Evaluation evaluation = evaluate(request_.model, request_.job, request_.machine, request_.stack, strategy, false);
+    const double share = static_cast<double>(evaluation.candidate.predicted.peak_bytes) / allowed;
+    if (share >= least) continue;
+    least = share;
+    failure.nearest = std::move(evaluation.candidate);
+  }
+  if (failure.nearest) {
+    const double peak = static_cast<double>(failure.nearest->predicted.peak_bytes);
+    failure.explanation = fmt::format("memory binds: the smallest plan needs {:.2f} GB per device, {:.2f} GB are allowed",
+                                      peak / 1e9, peak / least / 1e9);
+  }
+  result_.infeasible = std::move(failure);
+}
+
+}  // namespace
+
+SearchResult search(const SearchRequest& request) {
+  ensure(!request.device_counts.empty() && request.top >= 1, "a search has device counts and keeps a plan");
+  ensure(request.job.sequence_length > 0 && request.job.global_batch > 0, "sequence length and global batch are known");
+  return Search(request).run();
+}
+
+}  // namespace foresail

@@ -1,0 +1,160 @@
+#include "workflow/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "planner/explain/explain.h"
+#include "planner/search/evaluate.h"
+#include "program/check.h"
+#include "program/compile.h"
+#include "workflow/request.h"
+
+namespace foresail {
+namespace {
+
+constexpr int64_t kMostDumpBytes = int64_t{1} << 30;
+
+/// The strategy with dp filled in so that all devices are used.
+Strategy strategy_of(const SimulateOptions& options, const Machine& machine) {
+  const StrategyText text = parse_strategy(options.strategy);
+  Strategy strategy = text.strategy;
+  if (options.devices < 0) throw_bad_input("--devices", "a negative number", "give the number of devices");
+  if (!text.names("dp")) {
+    const int64_t devices = options.devices > 0 ? options.devices : machine.devices;
+    strategy.dp = 1;
+    const int64_t rest = strategy.devices();
+    if (devices % rest != 0) {
+      throw_bad_input(fmt::format("--strategy '{}'", options.strategy),
+                      fmt::format("{} devices are not a multiple of its other degrees, {}", devices, rest),
+                      "change --devices or the degrees");
+    }
+    strategy.dp = devices / rest;
+  }
+  if (options.devices > 0 && strategy.devices() != options.devices) {
+    throw_bad_input(fmt::format("--strategy '{}'", options.strategy),
+                    fmt::format("it uses {} devices, --devices says {}", strategy.devices(), options.devices),
+                    "make them equal or leave dp out");
+  }
+  return strategy;
+}
+
+void check_fit(SimulateResult& result) {
+  const int64_t memory = memory_per_device(result.request.machine, result.candidate.strategy.devices());
+  result.fits = memory <= 0 || result.candidate.predicted.peak_bytes <= memory;
+}
+
+bool same_mesh(const Mesh& a, const Mesh& b) { return a.pp == b.pp && a.dp == b.dp && a.tp == b.tp; }
+
+std::vector<Program> read_programs(const std::vector<std::filesystem::path>& paths) {
+  std::vector<Program> stages;
+  for (const std::filesystem::path& path : paths) {
+    stages.push_back(read_program(read_file(path, kMostDumpBytes), path.string()));
+    const Program& program = stages.back();
+    const std::vector<std::string> problems = check_program(program);
+    if (!problems.empty()) {
+      throw_bad_input(path.string(), "the program does not pass the static check: " + problems.front(),
+                      "dump it again with foresail plan --dump-program");
+    }
+    if (program.stage != static_cast<int32_t>(stages.size()) - 1 || !same_mesh(program.mesh, stages[0].mesh)) {
+      throw_bad_input(path.string(), fmt::format("it is stage {} of its mesh, not stage {} of the first file's", program.stage,
+                                                 stages.size() - 1),
+                      "give the dumps of one plan in the order of their stages");
+    }
+  }
+  if (static_cast<int64_t>(stages.size()) != stages[0].mesh.pp) {
+    throw_bad_input(paths[0].string(), fmt::format("{} dumps for a pipeline of {} stages", stages.size(), stages[0].mesh.pp),
+                    "give --program once per stage");
+  }
+  const std::vector<std::string> problems = check_pipeline(stages);
+  if (!problems.empty()) {
+    throw_bad_input(paths[0].string(), "the stages do not fit together: " + problems.front(),
+                    "dump them again with foresail plan --dump-program");
+  }
+  return stages;
+}
+
+Strategy strategy_of(const Program& program) {
+  Strategy strategy;
+  strategy.dp = program.mesh.dp, strategy.tp = program.mesh.tp, strategy.pp = program.mesh.pp;
+  strategy.micro_batch = program.sequence_length > 0 ? program.rows_per_micro_batch / program.sequence_length : 1;
+  for (const Block& block : program.blocks) {
+    for (const Instruction& instruction : block.instructions) {
+      if (instruction.time == TimeKind::recompute) strategy.recompute = Recompute::full;
+    }
+  }
+  return strategy;
+}
+
+SimulateResult simulate_dump(const SimulateOptions& options) {
+  SimulateResult result;
+  result.from_program = true;
+  if (options.machine.empty()) throw_bad_input("--machine", "no machine was named", "name a catalogue machine or a machine.json");
+  SearchRequest& request = result.request;
+  request.machine = load_machine(options.machine);
+  request.stack = load_stack(options.stack.empty() ? "foresail" : options.stack);
+  const std::vector<Program> stages = read_programs(options.programs);
+  const Program& first = stages[0];
+  result.candidate.strategy = strategy_of(first);
+  const int64_t devices = result.candidate.strategy.devices();
+  const auto costs = costs_for(request.machine, request.stack, devices);
+  SimulationOptions how;
+  how.record_events = !options.trace.empty();
+  how.devices_per_node = request.machine.devices_per_node;
+  const Simulation played = simulate(stages, *costs, how);
+  Prediction& predicted = result.candidate.predicted;
+  predicted = memory_prediction(stages, target_for(request.machine, request.stack, devices));
+  predicted.step_seconds = played.step_seconds, predicted.step_seconds_low = played.low;
+  predicted.step_seconds_high = played.high, predicted.time = played.time, predicted.calibrated = costs->calibrated();
+  fill_rates(stages, devices, peak_flops_per_second(request.machine, first.precision, devices), predicted);
+  result.candidate.stage_seconds = played.stage_seconds;
+  request.job.sequence_length = first.sequence_length;
+  request.job.global_batch = first.micro_batches * result.candidate.strategy.micro_batch * first.mesh.dp;
+  check_fit(result);
+  if (!options.trace.empty()) write_file_atomically(options.trace, chrome_trace(stages, played));
+  return result;
+}
+
+}  // namespace
+
+SimulateResult simulate_strategy(const SimulateOptions& options) {
+  if (!options.programs.empty()) return simulate_dump(options);
+  SimulateResult result;
+  SearchRequest& request = result.request;
+  resolve({options.model, options.machine, options.stack, options.job, options.sequence_length, options.global_batch, 0, 0},
+          request);
+  const Strategy strategy = strategy_of(options, request.machine);
+  request.device_counts = {strategy.devices()};
+  result.batch_reason = settle_global_batch(request);
+  const std::vector<std::string> reasons = legal(request.model, request.job, strategy);
+  if (!reasons.empty()) {
+    throw_bad_input(fmt::format("--strategy '{}'", options.strategy), fmt::format("{}", fmt::join(reasons, "; ")),
+                    "change the strategy or the job");
+  }
+  const bool trace = !options.trace.empty();
+  Evaluation evaluation = evaluate(request.model, request.job, request.machine, request.stack, strategy, trace);
+  result.candidate = std::move(evaluation.candidate);
+  check_fit(result);
+  if (trace) write_file_atomically(options.trace, chrome_trace(evaluation.programs, evaluation.simulation));
+  return result;
+}
+
+std::string simulate_table(const SimulateResult& result) {
+  const SearchRequest& request = result.request;
+  std::string text;
+  if (!result.from_program) text += request.model.name + ": ";
+  text += fmt::format("sequences of {} tokens, global batch {}\n", request.job.sequence_length, request.job.global_batch);
+  if (!result.batch_reason.empty()) text += "  the global batch is proposed: " + result.batch_reason + "\n";
+  text += candidate_text(result.candidate, request.machine);
+  const std::string note = costs_for(request.machine, request.stack, result.candidate.strategy.devices())->note();
+  if (!note.empty()) text += "  note     " + note + "\n";
+  if (!result.fits) {
+    const int64_t memory = memory_per_device(request.machine, result.candidate.strategy.devices());
+    text += fmt::format("it does not fit: a device has {}\n", bytes_text(memory));
+  }
+  return text;
+}
+
+}  // namespace foresail
