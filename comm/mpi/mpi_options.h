@@ -13,8 +13,8 @@ struct MpiOptions {
   /// groups that span hosts do. Both add in rank order, so both give the same bits.
   bool shared_windows = true;
   /// Large reductions run in pieces of this many bytes per rank (a slot of the window, or a staging buffer): pieces that
-  /// stay in cache, where one large call page-faults fresh temporaries each time.
-  int64_t piece_bytes = int64_t{512} << 10;
+  /// stay in cache, where one large call page-faults fresh temporaries each time (docs/comm.md has the measurement).
+  int64_t piece_bytes = int64_t{256} << 10;
 };
 
 std::unique_ptr<Communicator> make_mpi_communicator(const MpiOptions& options);
