@@ -50,14 +50,15 @@ struct AttentionShape {
   }
 };
 
-/// Keys of a tile that one query sees: [begin, end) counted from the tile's first key.
+/// Keys of a tile that one query sees: [begin, end) counted from the tile's first key, 0 <= begin <= end <= keys.
 struct KeyRange {
   int64_t begin, end;
 };
 
 inline KeyRange visible_keys(const AttentionShape& shape, int64_t query, int64_t first_key, int64_t keys) {
-  const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, query - shape.window + 1 - first_key) : 0;
-  return {begin, std::min(keys, query - first_key + 1)};
+  const int64_t oldest = shape.window > 0 ? query - shape.window + 1 - first_key : 0;
+  const int64_t begin = std::clamp<int64_t>(oldest, 0, keys);
+  return {begin, std::clamp(query - first_key + 1, begin, keys)};
 }
 
 /// Throws bad_input unless the attributes of attention make sense.

@@ -83,9 +83,9 @@ void pack_head(const AttentionShape& s, const float* k, const float* v, const Ba
 /// One row of a tile: p = exp(scores - lse), ds = p (dp - delta); entries that the query does not see become 0. With
 /// dropout factors m: ds = p (m dp - delta), and p becomes m p, what dv needs.
 void probability_row(float* p, float* ds, KeyRange keys, float lse, float delta, const float* factors) {
-  std::fill(p, p + std::min(keys.begin, kTile), 0.0f);
-  std::fill(ds, ds + std::min(keys.begin, kTile), 0.0f);
-  const int64_t begin = std::min(keys.begin, kTile), end = std::max(keys.end, begin);
+  const int64_t begin = keys.begin, end = keys.end;
+  std::fill(p, p + begin, 0.0f);
+  std::fill(ds, ds + begin, 0.0f);
   std::fill(p + end, p + kTile, 0.0f);
   std::fill(ds + end, ds + kTile, 0.0f);
   const V32 offset = set(lse), mean = set(delta);

@@ -80,27 +80,44 @@ HWY_INLINE void scale_row(float* row, float factor, int64_t count) {
   each_vector(count, [=](auto part, int64_t i) { part.store(hn::Mul(part.load(row + i), scale), row + i); });
 }
 
-/// Turns scores of one row into exponentials relative to the running maximum; what was summed before is rescaled.
-HWY_INLINE void softmax_row(const AttentionShape& s, const ForwardScratch& scratch, int64_t row, KeyRange keys) {
-  float* scores = scratch.scores + row * kTile;
-  std::fill(scores, scores + std::min(keys.begin, kTile), 0.0f);
-  std::fill(scores + std::max<int64_t>(keys.end, 0), scores + kTile, 0.0f);
-  if (keys.begin >= keys.end) return;
-  const float before = scratch.largest[row];
-  const float largest = std::max(before, max_of(scores + keys.begin, keys.end - keys.begin));
-  if (largest > before) {
-    const float shrink = std::exp(before - largest);
-    scratch.sum[row] *= shrink;
-    scale_row(scratch.result + row * s.padded_dim(), shrink, s.padded_dim());
-    scratch.largest[row] = largest;
+/// Takes the rows' maxima over one more tile into the running maxima. What was summed before is rescaled to them: the
+/// sums here, the results in rescale_results by `shrink`.
+HWY_INLINE void raise_maxima(const ForwardScratch& scratch, const float* tile_largest, float* shrink) {
+  for (int64_t i = 0; i < kTile; i += kLanes) {
+    const V32 before = Whole::load(scratch.largest + i);
+    const V32 after = hn::Max(before, Whole::load(tile_largest + i));
+    const V32 factor = hn::IfThenElse(hn::Eq(before, after), set(1.0f), exp_of(hn::Sub(before, after)));
+    Whole::store(factor, shrink + i);
+    Whole::store(after, scratch.largest + i);
+    Whole::store(hn::Mul(Whole::load(scratch.sum + i), factor), scratch.sum + i);
   }
-  const V32 offset = set(largest);
-  float* seen = scores + keys.begin;
-  scratch.sum[row] += sum_vectors(keys.end - keys.begin, [=](auto part, int64_t i) {
-    const V32 e = part.keep(exp_of(hn::Sub(part.load(seen + i), offset)), zero());
-    part.store(e, seen + i);
-    return e;
-  });
+}
+
+/// Turns a tile of scores into exponentials relative to the running maxima; entries that a query does not see become 0.
+HWY_INLINE void softmax_tile(const AttentionShape& s, const ForwardScratch& scratch, int64_t first, int64_t queries,
+                             int64_t key, int64_t keys) {
+  HWY_ALIGN float tile_largest[kTile];
+  HWY_ALIGN float shrink[kTile];
+  std::fill_n(tile_largest, kTile, -std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < queries; ++i) {
+    const KeyRange seen = visible_keys(s, first + i, key, keys);
+    if (seen.begin < seen.end) tile_largest[i] = max_of(scratch.scores + i * kTile + seen.begin, seen.end - seen.begin);
+  }
+  raise_maxima(scratch, tile_largest, shrink);
+  for (int64_t i = 0; i < queries; ++i) {
+    const KeyRange seen = visible_keys(s, first + i, key, keys);
+    float* scores = scratch.scores + i * kTile;
+    if (shrink[i] != 1.0f) scale_row(scratch.result + i * s.padded_dim(), shrink[i], s.padded_dim());
+    std::fill(scores, scores + seen.begin, 0.0f);
+    std::fill(scores + seen.end, scores + kTile, 0.0f);
+    const V32 offset = set(scratch.largest[i]);
+    float* from = scores + seen.begin;
+    scratch.sum[i] += sum_vectors(seen.end - seen.begin, [=](auto part, int64_t j) {
+      const V32 e = part.keep(exp_of(hn::Sub(part.load(from + j), offset)), zero());
+      part.store(e, from + j);
+      return e;
+    });
+  }
 }
 
 /// Multiplies the exponentials of one row by their dropout factors (their sum stays that of all).
@@ -114,6 +131,22 @@ void drop_scores(const AttentionForward& a, const AttentionShape& s, float* scor
   }
 }
 
+/// o = result / sum; lse = largest + log sum.
+void store_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch, int64_t sequence,
+                int64_t head, int64_t first, int64_t queries) {
+  for (int64_t i = 0; i < queries; ++i) {
+    const float* result = scratch.result + i * s.padded_dim();
+    float* o = a.o + s.o(sequence, head) + (first + i) * s.o_row();
+    const V32 inverse = set(1.0f / scratch.sum[i]);
+    each_vector(s.head_dim, [=](auto part, int64_t c) { part.store(hn::Mul(part.load(result + c), inverse), o + c); });
+  }
+  float* lse = a.lse + s.lse(sequence, head) + first;
+  each_vector(queries, [=](auto part, int64_t i) {
+    const V32 log_sum = hn::Log(F32(), part.keep(part.load(scratch.sum + i), set(1.0f)));
+    part.store(hn::Add(part.load(scratch.largest + i), log_sum), lse + i);
+  });
+}
+
 /// One tile of queries of one head against all keys that it sees.
 void attend_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch, int64_t sequence,
                  int64_t head, int64_t first) {
@@ -121,28 +154,21 @@ void attend_tile(const AttentionForward& a, const AttentionShape& s, const Forwa
   copy_tile(a.qkv + s.q(sequence, head) + first * s.qkv_row(), s.qkv_row(), queries, s.head_dim, s.scale, scratch.query,
             width);
   std::fill_n(scratch.result, queries * width, 0.0f);
-  std::fill_n(scratch.largest, queries, -std::numeric_limits<float>::infinity());
-  std::fill_n(scratch.sum, queries, 0.0f);
+  std::fill_n(scratch.largest, kTile, -std::numeric_limits<float>::infinity());
+  std::fill_n(scratch.sum, kTile, 0.0f);
   for (int64_t key = s.first_key_tile(first); key <= first; key += kTile) {
     const int64_t keys = std::min(kTile, s.length - key);
     const bool diagonal = key == first;
     tile_product(queries, kTile, s.head_dim, {scratch.query, width, 1}, {scratch.keys + key * s.head_dim, kTile},
                  {scratch.scores, kTile, false}, diagonal ? Triangle::columns : Triangle::none);
-    for (int64_t i = 0; i < queries; ++i) {
-      softmax_row(s, scratch, i, visible_keys(s, first + i, key, keys));
-      if (s.probability > 0) drop_scores(a, s, scratch.scores + i * kTile, sequence, head, first + i, key);
+    softmax_tile(s, scratch, first, queries, key, keys);
+    for (int64_t i = 0; s.probability > 0 && i < queries; ++i) {
+      drop_scores(a, s, scratch.scores + i * kTile, sequence, head, first + i, key);
     }
     tile_product(queries, width, keys, {scratch.scores, kTile, 1}, {scratch.values + key * width, width},
                  {scratch.result, width, true}, diagonal ? Triangle::depth_end : Triangle::none);
   }
-  for (int64_t i = 0; i < queries; ++i) {
-    const float* result = scratch.result + i * width;
-    float* o = a.o + s.o(sequence, head) + (first + i) * s.o_row();
-    const V32 inverse = set(1.0f / scratch.sum[i]);
-    each_vector(s.head_dim, [=](auto part, int64_t c) { part.store(hn::Mul(part.load(result + c), inverse), o + c); });
-    a.lse[s.lse(sequence, head) + first + i] =
-        static_cast<float>(scratch.largest[i] + std::log(double{scratch.sum[i]}));
-  }
+  store_tile(a, s, scratch, sequence, head, first, queries);
 }
 
 /// Items [begin, end) of all (sequence, query head) pairs.
