@@ -94,7 +94,8 @@ TEST(Graphs, EveryDropoutOfABlockHasItsOwnRandomSite) {
 }
 
 TEST(Graphs, RopeIsOnlyWhereConfiguredAndCarriesItsScaling) {
-  for (const Graph* graph : all(graphs_of("gpt2"))) EXPECT_EQ(count(*graph, OpKind::rope), 0);
+  const ModelGraphs gpt2 = graphs_of("gpt2");
+  for (const Graph* graph : all(gpt2)) EXPECT_EQ(count(*graph, OpKind::rope), 0);
   const Graph block = graphs_of("llama-3.2-1b").block;
   const OpAttributes& rope = node_of(block, OpKind::rope).attributes;
   EXPECT_EQ(rope.rope_theta, 5e5);
