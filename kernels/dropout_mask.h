@@ -1,5 +1,5 @@
-// Which elements dropout keeps. A pure function of (seed, step, layer, site, global position), so that every back end and
-// every parallel plan drops the same elements. All back ends must take the positions from here.
+// Which elements dropout keeps. A pure function of (seed, step, layer, site, global position), so that every back end
+// and every parallel plan drops the same elements. All back ends must take the positions from here.
 #pragma once
 
 #include <cmath>
@@ -27,8 +27,8 @@ struct DropoutMask {
 inline DropoutMask dropout_mask(const OpAttributes& attributes, const KernelContext& context) {
   DropoutMask mask;
   mask.seed = context.step->seed;
-  mask.stream = (static_cast<uint64_t>(context.step->step) << 32) +
-                static_cast<uint64_t>(context.layer + 1) * 16 + static_cast<uint64_t>(attributes.random_site);
+  mask.stream = (static_cast<uint64_t>(context.step->step) << 32) + static_cast<uint64_t>(context.layer + 1) * 16 +
+                static_cast<uint64_t>(attributes.random_site);
   mask.threshold = static_cast<uint64_t>(std::ceil(std::fmax(0.0, attributes.probability * 0x1p32 - 0.5)));
   mask.scale = 1.0 / (1.0 - attributes.probability);
   return mask;
@@ -46,7 +46,8 @@ inline uint64_t dropout_score_position(const KernelContext& context, int64_t seq
   const int64_t global_sequence = context.first_row / sequence_length + sequence;
   const int64_t global_head = context.tensor_rank * heads + head;
   const int64_t all_heads = heads * context.tensor_size;
-  return ((static_cast<uint64_t>(global_sequence) * all_heads + global_head) * sequence_length + query) * sequence_length;
+  return ((static_cast<uint64_t>(global_sequence) * all_heads + global_head) * sequence_length + query) *
+         sequence_length;
 }
 
 }  // namespace foresail

@@ -14,7 +14,10 @@ struct HeadLayout {
   int64_t sequence_length, heads, kv_heads, head_dim, width;
 
   explicit HeadLayout(const OpAttributes& a)
-      : sequence_length(a.sequence_length), heads(a.heads), kv_heads(a.kv_heads), head_dim(a.head_dim),
+      : sequence_length(a.sequence_length),
+        heads(a.heads),
+        kv_heads(a.kv_heads),
+        head_dim(a.head_dim),
         width((a.heads + 2 * a.kv_heads) * a.head_dim) {}
 
   int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }

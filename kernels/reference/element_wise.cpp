@@ -1,5 +1,5 @@
-// Element-wise operators: activations, sums, dropout. All may write over an input of the output's shape, because element
-// i of the output depends on element i of the inputs alone.
+// Element-wise operators: activations, sums, dropout. All may write over an input of the output's shape, because
+// element i of the output depends on element i of the inputs alone.
 #include <cmath>
 
 #include "kernels/dropout_mask.h"
@@ -88,8 +88,8 @@ void dropout(const Run& run) {
     uint64_t position = dropout_row_position(run.context(), row, columns);
     if (shape.size() == 4) {
       const int64_t heads = shape[1], length = shape[2];
-      position = dropout_score_position(run.context(), row / (heads * length), row / length % heads, heads, row % length,
-                                        length);
+      position = dropout_score_position(run.context(), row / (heads * length), row / length % heads, heads,
+                                        row % length, length);
     }
     drop_row(mask, position, run.in(0) + row * columns, columns, run.out(0) + row * columns);
   }

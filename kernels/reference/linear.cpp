@@ -10,9 +10,7 @@ namespace {
 using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Row = Eigen::Matrix<double, 1, Eigen::Dynamic>;
 
-Eigen::Map<const Matrix> matrix_in(const Run& run, int i) {
-  return {run.in(i), run.in_dim(i, 0), run.in_dim(i, 1)};
-}
+Eigen::Map<const Matrix> matrix_in(const Run& run, int i) { return {run.in(i), run.in_dim(i, 0), run.in_dim(i, 1)}; }
 Eigen::Map<Matrix> matrix_out(const Run& run, int i) { return {run.out(i), run.out_dim(i, 0), run.out_dim(i, 1)}; }
 
 void linear(const Run& run) {

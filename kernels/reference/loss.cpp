@@ -1,9 +1,10 @@
-// Cross-entropy over a vocabulary whose columns are cut over the tensor-parallel group (Shoeybi et al. 2019, section 3):
-// every rank reports (max, sum exp, target logit) of its columns; the group's reports give the loss and the gradient.
+// Cross-entropy over a vocabulary whose columns are cut over the tensor-parallel group (Shoeybi et al. 2019, section
+// 3): every rank reports (max, sum exp, target logit) of its columns; the group's reports give the loss and the
+// gradient.
 //
 // Where ops/op.h leaves a choice:
-// - A column is padding if tensor_rank * V + column >= vocabulary. Padding is in no maximum and no sum, and its gradient
-//   is 0. A rank that holds only padding reports (-inf, 0, 0).
+// - A column is padding if tensor_rank * V + column >= vocabulary. Padding is in no maximum and no sum, and its
+//   gradient is 0. A rank that holds only padding reports (-inf, 0, 0).
 // - The target logit of a rank that does not hold the target, or of a row that is not counted (target < 0), is 0. So is
 //   that of a target >= vocabulary, which no valid data set has.
 // - A group of one rank may give its stats without the leading dimension: [T, 3].
@@ -122,7 +123,9 @@ void cross_entropy(const Run& run) {
   run.out(1)[0] += loss;
 }
 
-void check_vocabulary(const Run& run) { require(run, run.attributes().vocabulary > 0, "the vocabulary is not positive"); }
+void check_vocabulary(const Run& run) {
+  require(run, run.attributes().vocabulary > 0, "the vocabulary is not positive");
+}
 
 void check_group(const Run& run) {
   check_vocabulary(run);

@@ -126,8 +126,7 @@ void qk_norm(const Run& run) {
     double* y = run.out(0) + t * width;
     for (int64_t h = 0; h < normed; ++h) {
       const double* w = h < a.heads ? run.in(1) : run.in(2);
-      run.out(1)[t * normed + h] =
-          rms_norm_row(qkv + h * a.head_dim, w, a.epsilon, a.head_dim, y + h * a.head_dim);
+      run.out(1)[t * normed + h] = rms_norm_row(qkv + h * a.head_dim, w, a.epsilon, a.head_dim, y + h * a.head_dim);
     }
     for (int64_t i = normed * a.head_dim; i < width; ++i) y[i] = qkv[i];
   }

@@ -142,8 +142,8 @@ void check_side(const OpInstance& op, const char* side, const std::vector<Operan
   size_t least = expected.size();
   while (least > 0 && expected[least - 1].optional) --least;
   if (actual.size() < least || actual.size() > expected.size()) {
-    refuse(op, "it has " + std::to_string(actual.size()) + " " + side + "s, expected " +
-                   std::to_string(expected.size()));
+    refuse(op,
+           "it has " + std::to_string(actual.size()) + " " + side + "s, expected " + std::to_string(expected.size()));
   }
   for (size_t i = 0; i < actual.size(); ++i) {
     const std::string operand = std::string(side) + " " + std::to_string(i);

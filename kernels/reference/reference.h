@@ -35,15 +35,15 @@ using Function = void (*)(const Run&);
 /// One row of the table of kernels.
 struct Entry {
   OpKind kind;
-  /// Operands as in ops/op.h: "[T,K] [N,K] ?[N] -> [T,N]"; `?` marks one that may be left out (only the last of a side),
-  /// `i32` an integer tensor, `table` one in f64 or f32, `[*]` any shape, the same wherever it stands, `|` shapes of
-  /// different rank to choose from. A dimension is a product of numbers and
+  /// Operands as in ops/op.h: "[T,K] [N,K] ?[N] -> [T,N]"; `?` marks one that may be left out (only the last of a
+  /// side), `i32` an integer tensor, `table` one in f64 or f32, `[*]` any shape, the same wherever it stands, `|`
+  /// shapes of different rank to choose from. A dimension is a product of numbers and
   /// symbols; a symbol is bound where it first is the only unknown of its product. Given by the attributes alone (and
   /// fitting nothing if those are not positive): S, A, G, D, QKV = (A+2G)D, AD = A D, AG = A+G, C = D/2.
   std::string_view operands;
   Function run;
-  Function check = nullptr;         ///< what the pattern cannot say; throws through `refuse` (arguments are empty)
-  int64_t workspace_rows = 0;       ///< workspace in doubles = workspace_rows * S
+  Function check = nullptr;    ///< what the pattern cannot say; throws through `refuse` (arguments are empty)
+  int64_t workspace_rows = 0;  ///< workspace in doubles = workspace_rows * S
 };
 
 /// The kernels of each file.

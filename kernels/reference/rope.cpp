@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is rotated
-// with element i + D/2.
+// Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is
+// rotated with element i + D/2.
 //
 // The table may be f64 or f32, because a model graph has it in f32 (ops/op.h) whatever the precision of the run.
 #include <cmath>
@@ -11,8 +11,8 @@ namespace foresail::reference {
 namespace {
 
 /// Radians per position of pair i: theta^(-2i/D), with the length extension of the model.
-/// linear: positions divided by the factor (Chen et al. 2023). llama3: wavelengths up to original / high_frequency stay,
-/// those from original / low_frequency are stretched by the factor, between them the two are blended (Llama 3.1;
+/// linear: positions divided by the factor (Chen et al. 2023). llama3: wavelengths up to original / high_frequency
+/// stay, those from original / low_frequency are stretched by the factor, between them the two are blended (Llama 3.1;
 /// `_compute_llama3_parameters` in transformers).
 double inverse_frequency(const OpAttributes& a, int64_t i) {
   const double frequency = std::pow(a.rope_theta, -2.0 * i / a.head_dim);
@@ -46,8 +46,8 @@ void rope_table(const Run& run) {
   }
 }
 
-/// Rotates query and key heads by +angle (direction 1) or back (-1) and copies the value heads. y may be x. The position
-/// of a row is row mod S.
+/// Rotates query and key heads by +angle (direction 1) or back (-1) and copies the value heads. y may be x. The
+/// position of a row is row mod S.
 template <typename T>
 void rotate(const Run& run, const T* tables, double direction) {
   const OpAttributes& a = run.attributes();
@@ -90,8 +90,8 @@ void check_table(const Run& run) {
   require(run, a.rope_theta > 0, "rope_theta is not positive");
   require(run, a.rope_scaling == RopeScaling::none || a.rope_factor > 0, "rope_factor is not positive");
   if (a.rope_scaling == RopeScaling::llama3) {
-    require(run, a.rope_original_positions > 0 && a.rope_low_frequency > 0 &&
-                     a.rope_high_frequency > a.rope_low_frequency,
+    require(run,
+            a.rope_original_positions > 0 && a.rope_low_frequency > 0 && a.rope_high_frequency > a.rope_low_frequency,
             "llama3 scaling needs original positions and 0 < low < high frequency factors");
   }
 }

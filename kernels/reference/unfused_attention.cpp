@@ -135,8 +135,7 @@ constexpr Entry kKernels[] = {
     {OpKind::attention_softmax, "[B,N,L,L] -> [B,N,L,L]", attention_softmax, check_softmax},
     {OpKind::attention_context, "[B,A,S,S] [B*S,QKV] -> [B*S,AD]", attention_context, check_heads},
     {OpKind::attention_scores_backward, "[B,A,S,S] [B*S,QKV] -> [B*S,QKV]", attention_scores_backward, check_heads},
-    {OpKind::attention_softmax_backward, "[B,N,L,L] [B,N,L,L] -> [B,N,L,L]", attention_softmax_backward,
-     check_square},
+    {OpKind::attention_softmax_backward, "[B,N,L,L] [B,N,L,L] -> [B,N,L,L]", attention_softmax_backward, check_square},
     {OpKind::attention_context_backward, "[B*S,AD] [B,A,S,S] [B*S,QKV] -> [B,A,S,S] [B*S,QKV]",
      attention_context_backward, check_heads},
 };

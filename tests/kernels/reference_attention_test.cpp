@@ -1,5 +1,5 @@
-// What attention computes: who sees whom, the log-sum-exp, grouped heads, dropout, and that the unfused operators compute
-// the same.
+// What attention computes: who sees whom, the log-sum-exp, grouped heads, dropout, and that the unfused operators
+// compute the same.
 #include <cmath>
 
 #include "tests/kernels/reference_evaluate.h"
@@ -33,11 +33,10 @@ struct Attended {
 
 Attended attend(const OpAttributes& a, const Tensor& qkv, const Place& place = {}) {
   const int64_t rows = qkv.shape[0];
-  const auto outputs =
-      evaluate(OpKind::attention, a, {qkv},
-               {constant_tensor({rows, a.heads * a.head_dim}, 0),
-                constant_tensor({rows / a.sequence_length, a.heads, a.sequence_length}, 0)},
-               place);
+  const auto outputs = evaluate(OpKind::attention, a, {qkv},
+                                {constant_tensor({rows, a.heads * a.head_dim}, 0),
+                                 constant_tensor({rows / a.sequence_length, a.heads, a.sequence_length}, 0)},
+                                place);
   return {outputs[0], outputs[1]};
 }
 
@@ -48,7 +47,8 @@ std::vector<double> attend_unfused(const OpAttributes& a, const Tensor& qkv, con
   scores.values = evaluate(OpKind::attention_scores, a, {qkv}, {scores}, place)[0];
   scores.values = evaluate(OpKind::attention_softmax, a, {scores}, {scores}, place)[0];
   if (a.probability > 0) scores.values = evaluate(OpKind::dropout, a, {scores}, {scores}, place)[0];
-  return evaluate(OpKind::attention_context, a, {scores, qkv}, {constant_tensor({rows, a.heads * a.head_dim}, 0)}, place)[0];
+  return evaluate(OpKind::attention_context, a, {scores, qkv}, {constant_tensor({rows, a.heads * a.head_dim}, 0)},
+                  place)[0];
 }
 
 Place dropout_place() {
@@ -105,14 +105,16 @@ TEST(ReferenceAttention, FirstTokenOfEverySequenceSeesOnlyItself) {
 std::vector<int64_t> rows_that_see(const OpAttributes& a, int64_t changed_row) {
   Tensor qkv = packed(a);
   const Attended before = attend(a, qkv);
-  for (int64_t c = a.heads * a.head_dim; c < width(a); ++c) qkv.values[static_cast<size_t>(changed_row * width(a) + c)] += 1;
+  for (int64_t c = a.heads * a.head_dim; c < width(a); ++c)
+    qkv.values[static_cast<size_t>(changed_row * width(a) + c)] += 1;
   const Attended after = attend(a, qkv);
   std::vector<int64_t> rows;
   const int64_t columns = a.heads * a.head_dim;
   for (int64_t row = 0; row < kSequences * kLength; ++row) {
     bool changed = false;
     for (int64_t c = 0; c < columns; ++c) {
-      changed = changed || before.o[static_cast<size_t>(row * columns + c)] != after.o[static_cast<size_t>(row * columns + c)];
+      changed = changed ||
+                before.o[static_cast<size_t>(row * columns + c)] != after.o[static_cast<size_t>(row * columns + c)];
     }
     if (changed) rows.push_back(row);
   }
@@ -136,7 +138,8 @@ TEST(ReferenceAttention, GroupedHeadsEqualRepeatedKeyAndValueHeads) {
   for (int64_t row = 0; row < kSequences * kLength; ++row) {
     for (int64_t head = 0; head < 3 * kHeads; ++head) {
       // query heads stay; KV head g stands for query heads 2g and 2g + 1
-      const int64_t source = head < kHeads ? head : kHeads + (head < 2 * kHeads ? (head - kHeads) / 2 : 2 + (head - 2 * kHeads) / 2);
+      const int64_t source =
+          head < kHeads ? head : kHeads + (head < 2 * kHeads ? (head - kHeads) / 2 : 2 + (head - 2 * kHeads) / 2);
       for (int64_t d = 0; d < kHeadDim; ++d) {
         repeated.values[static_cast<size_t>(row * width(plain) + head * kHeadDim + d)] =
             qkv.values[static_cast<size_t>(row * width(grouped) + source * kHeadDim + d)];
@@ -228,7 +231,8 @@ TEST(ReferenceAttention, MaskedProbabilitiesAndScoreGradientsAreZero) {
   a.window = 2;
   const auto p = evaluate(OpKind::attention_softmax, a, {scores}, {scores})[0];
   const Tensor probabilities{scores.shape, p};
-  const auto ds = evaluate(OpKind::attention_softmax_backward, a, {random_tensor({1, 1, 4, 4}, 3), probabilities}, {scores})[0];
+  const auto ds =
+      evaluate(OpKind::attention_softmax_backward, a, {random_tensor({1, 1, 4, 4}, 3), probabilities}, {scores})[0];
   for (int64_t i = 0; i < 4; ++i) {
     double row = 0, gradient = 0;
     for (int64_t j = 0; j < 4; ++j) {

@@ -56,8 +56,8 @@ TEST(ReferenceDevice, ResultsDoNotDependOnSharedBuffers) {
     for (const InPlace& shared : allowed) {
       if (shared.input >= static_cast<int>(test.op.inputs.size())) continue;
       ++tried;
-      EXPECT_TRUE(outputs_agree(test, expected, run_case(*device, test, before, {shared}), 0)) << "output "
-          << shared.output << " in the buffer of input " << shared.input;
+      EXPECT_TRUE(outputs_agree(test, expected, run_case(*device, test, before, {shared}), 0))
+          << "output " << shared.output << " in the buffer of input " << shared.input;
     }
   }
   EXPECT_GT(tried, 50);
@@ -82,7 +82,10 @@ std::vector<OpInstance> broken(const OpInstance& op) {
     edit(copy);
     result.push_back(std::move(copy));
   };
-  change([](OpInstance& copy) { copy.outputs.pop_back(); copy.outputs.insert(copy.outputs.end(), 7, {DType::f64, {1}}); });
+  change([](OpInstance& copy) {
+    copy.outputs.pop_back();
+    copy.outputs.insert(copy.outputs.end(), 7, {DType::f64, {1}});
+  });
   if (!op.inputs.empty()) {
     change([](OpInstance& copy) { copy.inputs.clear(); });
     change([](OpInstance& copy) { copy.inputs.insert(copy.inputs.end(), 7, {DType::f64, {1}}); });
@@ -117,17 +120,19 @@ bool is_rank_count(const TestCase& test, size_t operand, size_t dim) {
   return operand == 2 && dim == 0 && test.op.inputs[2].shape.size() == 3;
 }
 
-/// True if growing this dimension alone makes another legal operator (a table may have rows that nobody uses; an operand
-/// of any shape that stands alone).
+/// True if growing this dimension alone makes another legal operator (a table may have rows that nobody uses; an
+/// operand of any shape that stands alone).
 bool free_dimension(const TestCase& test, bool output, size_t operand, size_t dim) {
   const OpKind kind = test.op.kind;
-  if (kind == OpKind::fill_zero || kind == OpKind::squared_norm) return operand == 0 && output == (kind == OpKind::fill_zero);
+  if (kind == OpKind::fill_zero || kind == OpKind::squared_norm)
+    return operand == 0 && output == (kind == OpKind::fill_zero);
   if (kind == OpKind::embedding) return !output && operand == 1 && dim == 0;
   if (kind == OpKind::embedding_backward || kind == OpKind::position_embedding_backward) return output && dim == 0;
   if (kind == OpKind::position_embedding) return !output && operand == 1 && dim == 0;
   if (kind == OpKind::bias_backward) return !output && dim == 0;
   if (kind == OpKind::cross_entropy_stats) return !output && operand == 0 && dim == 1;
-  if (kind == OpKind::cross_entropy_loss) return !output && ((operand == 0 && dim == 1) || is_rank_count(test, operand, dim));
+  if (kind == OpKind::cross_entropy_loss)
+    return !output && ((operand == 0 && dim == 1) || is_rank_count(test, operand, dim));
   if (kind == OpKind::cross_entropy_backward) return !output && is_rank_count(test, operand, dim);
   return false;
 }

@@ -24,8 +24,9 @@ Tensor id_tensor(std::vector<double> ids) {
   return {{count}, std::move(ids), DType::i32};
 }
 
-std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attributes, const std::vector<Tensor>& inputs,
-                                          const std::vector<Tensor>& outputs, const Place& place) {
+std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attributes,
+                                          const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                                          const Place& place) {
   TestCase test;
   test.name = name_of(kind);
   test.op = {kind, attributes, {}, {}};

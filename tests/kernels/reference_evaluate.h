@@ -28,8 +28,9 @@ struct Place {
 };
 
 /// The outputs after one run; `outputs` gives their shapes and what they hold before.
-std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attributes, const std::vector<Tensor>& inputs,
-                                          const std::vector<Tensor>& outputs, const Place& place = {});
+std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attributes,
+                                          const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                                          const Place& place = {});
 
 /// Every element within `tolerance`.
 ::testing::AssertionResult all_near(const std::vector<double>& a, const std::vector<double>& b, double tolerance);

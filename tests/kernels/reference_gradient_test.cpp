@@ -12,9 +12,9 @@
 namespace foresail::kernel_tests {
 namespace {
 
-constexpr double kStep = 1e-5;         // of central differences
-constexpr double kTolerance = 1e-7;    // of a gradient, relative to the largest of its tensor
-constexpr size_t kMostProbes = 60;     // elements of one input that are varied
+constexpr double kStep = 1e-5;       // of central differences
+constexpr double kTolerance = 1e-7;  // of a gradient, relative to the largest of its tensor
+constexpr size_t kMostProbes = 60;   // elements of one input that are varied
 
 std::vector<double> random_values(uint64_t stream, size_t count) {
   std::vector<double> values(count);
@@ -40,9 +40,12 @@ class BackwardRun final : public GradientBuilder {
  public:
   BackwardRun(const TestCase& forward, const Operands& after, const std::vector<std::vector<double>>& cotangents)
       : forward_(forward), device_(make_reference_device()) {
-    for (size_t i = 0; i < forward.op.inputs.size(); ++i) node_.inputs.push_back(add(forward.op.inputs[i], after.inputs[i]));
-    for (size_t i = 0; i < forward.op.outputs.size(); ++i) node_.outputs.push_back(add(forward.op.outputs[i], after.outputs[i]));
-    for (size_t i = 0; i < cotangents.size(); ++i) output_gradients_.push_back(add(forward.op.outputs[i], cotangents[i]));
+    for (size_t i = 0; i < forward.op.inputs.size(); ++i)
+      node_.inputs.push_back(add(forward.op.inputs[i], after.inputs[i]));
+    for (size_t i = 0; i < forward.op.outputs.size(); ++i)
+      node_.outputs.push_back(add(forward.op.outputs[i], after.outputs[i]));
+    for (size_t i = 0; i < cotangents.size(); ++i)
+      output_gradients_.push_back(add(forward.op.outputs[i], cotangents[i]));
     node_.kind = forward.op.kind;
     node_.attributes = forward.op.attributes;
     info(forward.op.kind).derivative(*this);
@@ -50,7 +53,9 @@ class BackwardRun final : public GradientBuilder {
 
   const Node& node() const override { return node_; }
   const GraphTensor& tensor(int index) const override { return graph_[static_cast<size_t>(index)]; }
-  int output_gradient(int i) override { return is_statistic(node_.kind, i) ? -1 : output_gradients_[static_cast<size_t>(i)]; }
+  int output_gradient(int i) override {
+    return is_statistic(node_.kind, i) ? -1 : output_gradients_[static_cast<size_t>(i)];
+  }
   int gradient_like(int like) override {
     const size_t count = values_[static_cast<size_t>(like)].size();
     return add(types_[static_cast<size_t>(like)], std::vector<double>(count, std::nan("")));
@@ -127,7 +132,8 @@ double functional(const TestCase& test, const Operands& after, const std::vector
   for (size_t i = 0; i < after.outputs.size(); ++i) {
     if (is_statistic(test.op.kind, static_cast<int>(i))) continue;
     for (size_t j = 0; j < after.outputs[i].size(); ++j) {
-      if (is_defined(test.op, static_cast<int>(i), static_cast<int64_t>(j))) sum += after.outputs[i][j] * cotangents[i][j];
+      if (is_defined(test.op, static_cast<int>(i), static_cast<int64_t>(j)))
+        sum += after.outputs[i][j] * cotangents[i][j];
     }
   }
   return sum;
@@ -184,7 +190,8 @@ int check_gradients(const TestCase& test) {
         EXPECT_NEAR(difference, 0, kTolerance) << test.name << " masked probability " << element << " is used";
         continue;
       }
-      EXPECT_NEAR(gradient[element], difference, kTolerance * largest) << test.name << " input " << i << " element " << element;
+      EXPECT_NEAR(gradient[element], difference, kTolerance * largest)
+          << test.name << " input " << i << " element " << element;
       ++compared;
     }
   }
@@ -230,8 +237,10 @@ double group_loss(const TestCase& backward, const Operands& operands) {
   const auto device = make_reference_device();
   const TensorType &logits = backward.op.inputs[0], &targets = backward.op.inputs[1], &stats = backward.op.inputs[2];
   TestCase statistics = backward;
-  statistics.op = {OpKind::cross_entropy_stats, backward.op.attributes, {logits, targets}, {{DType::f64, {logits.shape[0], 3}}}};
-  Operands own{{operands.inputs[0], operands.inputs[1]}, {std::vector<double>(static_cast<size_t>(3 * logits.shape[0]))}};
+  statistics.op = {
+      OpKind::cross_entropy_stats, backward.op.attributes, {logits, targets}, {{DType::f64, {logits.shape[0], 3}}}};
+  Operands own{{operands.inputs[0], operands.inputs[1]},
+               {std::vector<double>(static_cast<size_t>(3 * logits.shape[0]))}};
   own = run_case(*device, statistics, own);
 
   TestCase loss = backward;
@@ -256,7 +265,8 @@ TEST(ReferenceGradient, CrossEntropyEqualsCentralDifferencesOnEveryRank) {
       operands.inputs[0][element] = x - kStep;
       const double below = group_loss(test, operands);
       operands.inputs[0][element] = x;
-      EXPECT_NEAR(gradient[element], (above - below) / (2 * kStep), kTolerance * largest) << test.name << " element " << element;
+      EXPECT_NEAR(gradient[element], (above - below) / (2 * kStep), kTolerance * largest)
+          << test.name << " element " << element;
     }
   }
 }

@@ -42,7 +42,8 @@ Tensor shard_of(const Tensor& logits, int32_t rank, int64_t columns) {
   Tensor shard = constant_tensor({kRows, columns}, 1e6);
   for (int64_t t = 0; t < kRows; ++t) {
     for (int64_t v = 0; v < columns && rank * columns + v < kVocabulary; ++v) {
-      shard.values[static_cast<size_t>(t * columns + v)] = logits.values[static_cast<size_t>(t * kVocabulary + rank * columns + v)];
+      shard.values[static_cast<size_t>(t * columns + v)] =
+          logits.values[static_cast<size_t>(t * kVocabulary + rank * columns + v)];
     }
   }
   return shard;
@@ -51,8 +52,9 @@ Tensor shard_of(const Tensor& logits, int32_t rank, int64_t columns) {
 Tensor gathered_stats(const Tensor& logits, int32_t ranks, int64_t columns) {
   Tensor stats{{ranks, kRows, 3}, {}};
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    const auto part = evaluate(OpKind::cross_entropy_stats, loss_attributes(), {shard_of(logits, rank, columns), id_tensor(kTargets)},
-                               {constant_tensor({kRows, 3}, 0)}, place_of(rank, ranks))[0];
+    const auto part =
+        evaluate(OpKind::cross_entropy_stats, loss_attributes(), {shard_of(logits, rank, columns), id_tensor(kTargets)},
+                 {constant_tensor({kRows, 3}, 0)}, place_of(rank, ranks))[0];
     stats.values.insert(stats.values.end(), part.begin(), part.end());
   }
   return stats;
@@ -91,16 +93,19 @@ TEST(ReferenceLoss, OfAVocabularyCutOverRanksEqualsTheWhole) {
     double loss = 0, loss_alone = 0;
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const Tensor shard = shard_of(logits, rank, columns);
-      const auto outputs = evaluate(OpKind::cross_entropy_backward, loss_attributes(), {shard, id_tensor(kTargets), stats},
-                                    {shard, constant_tensor({1}, 10)}, place_of(rank, ranks));
+      const auto outputs =
+          evaluate(OpKind::cross_entropy_backward, loss_attributes(), {shard, id_tensor(kTargets), stats},
+                   {shard, constant_tensor({1}, 10)}, place_of(rank, ranks));
       loss += outputs[1][0] - 10;
       loss_alone += evaluate(OpKind::cross_entropy_loss, loss_attributes(), {shard, id_tensor(kTargets), stats},
                              {constant_tensor({1}, 0)}, place_of(rank, ranks))[0][0];
       for (int64_t t = 0; t < kRows; ++t) {
         for (int64_t v = 0; v < columns; ++v) {
           const int64_t column = rank * columns + v;
-          const double want = column < kVocabulary ? expected.dlogits[static_cast<size_t>(t * kVocabulary + column)] : 0;
-          EXPECT_NEAR(outputs[0][static_cast<size_t>(t * columns + v)], want, 1e-15) << ranks << " ranks, column " << column;
+          const double want =
+              column < kVocabulary ? expected.dlogits[static_cast<size_t>(t * kVocabulary + column)] : 0;
+          EXPECT_NEAR(outputs[0][static_cast<size_t>(t * columns + v)], want, 1e-15)
+              << ranks << " ranks, column " << column;
         }
       }
     }
@@ -113,8 +118,9 @@ TEST(ReferenceLoss, IsAddedByTheFirstRankOfTheGroupAlone) {
   const Tensor logits = random_tensor({kRows, kVocabulary}, 1);
   const Tensor stats = gathered_stats(logits, 2, 4);
   const auto added = [&](int32_t rank) {
-    return evaluate(OpKind::cross_entropy_loss, loss_attributes(), {shard_of(logits, rank, 4), id_tensor(kTargets), stats},
-                    {constant_tensor({1}, 0)}, place_of(rank, 2))[0][0];
+    return evaluate(OpKind::cross_entropy_loss, loss_attributes(),
+                    {shard_of(logits, rank, 4), id_tensor(kTargets), stats}, {constant_tensor({1}, 0)},
+                    place_of(rank, 2))[0][0];
   };
   EXPECT_GT(added(0), 0);
   EXPECT_EQ(added(1), 0);
@@ -128,8 +134,9 @@ TEST(ReferenceLoss, StatisticsAreMaximumSumAndTargetLogit) {
 }
 
 TEST(ReferenceLoss, RankOfPaddingAloneReportsAnEmptySum) {
-  const auto stats = evaluate(OpKind::cross_entropy_stats, loss_attributes(4), {constant_tensor({1, 4}, 8), id_tensor({1})},
-                              {constant_tensor({1, 3}, 0)}, place_of(1, 2))[0];
+  const auto stats =
+      evaluate(OpKind::cross_entropy_stats, loss_attributes(4), {constant_tensor({1, 4}, 8), id_tensor({1})},
+               {constant_tensor({1, 3}, 0)}, place_of(1, 2))[0];
   EXPECT_EQ(stats[0], -std::numeric_limits<double>::infinity());
   EXPECT_EQ(stats[1], 0);
   EXPECT_EQ(stats[2], 0);

@@ -111,7 +111,8 @@ TEST(ReferenceOptimizer, AdamwUpdatesTheMasterAndCopiesItToTheParameter) {
   OpAttributes a;
   a.decay = true;
   const Tensor master{{1}, {0.7}}, stale{{1}, {123}}, m{{1}, {0.2}}, v{{1}, {0.3}};
-  const auto after = evaluate(OpKind::adamw, a, {{{1}, {0.9}}, {{4}, {0, 1, 1, 1}}}, {stale, m, v, master}, adam_place());
+  const auto after =
+      evaluate(OpKind::adamw, a, {{{1}, {0.9}}, {{4}, {0, 1, 1, 1}}}, {stale, m, v, master}, adam_place());
   const State want = scalar_adamw({0.7, 0.2, 0.3}, 0.9, true);
   EXPECT_NEAR(after[3][0], want.p, 1e-15);
   EXPECT_EQ(after[0][0], after[3][0]);
@@ -120,11 +121,19 @@ TEST(ReferenceOptimizer, AdamwUpdatesTheMasterAndCopiesItToTheParameter) {
 TEST(ReferenceOptimizer, AdamwSkipsTheStepIfTheNormIsNotFinite) {
   const Tensor p{{2}, {1, 2}}, m{{2}, {3, 4}}, v{{2}, {5, 6}};
   for (const double norm : {kNaN, kInfinity}) {
-    const auto after = evaluate(OpKind::adamw, {}, {{{2}, {kNaN, 1}}, {{4}, {0, norm, norm, 0}}}, {p, m, v}, adam_place());
+    const auto after =
+        evaluate(OpKind::adamw, {}, {{{2}, {kNaN, 1}}, {{4}, {0, norm, norm, 0}}}, {p, m, v}, adam_place());
     EXPECT_EQ(after[0], p.values);
     EXPECT_EQ(after[1], m.values);
     EXPECT_EQ(after[2], v.values);
   }
+}
+
+TEST(ReferenceOptimizer, AdamwDoesNotSkipAStepWhoseFactorUnderflowed) {
+  const auto after = evaluate(OpKind::adamw, {}, {{{1}, {5}}, {{4}, {0, 1, 1, 0}}},
+                              {{{1}, {1}}, {{1}, {3}}, {{1}, {5}}}, adam_place());
+  EXPECT_NEAR(after[1][0], 0.8 * 3, 1e-15);
+  EXPECT_NEAR(after[2][0], 0.9 * 5, 1e-15);
 }
 
 TEST(ReferenceOptimizer, FillZeroClears) {

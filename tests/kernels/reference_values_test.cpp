@@ -21,7 +21,8 @@ TEST(ReferenceEmbedding, ShardsAddUpToTheWholeTableAndOtherRowsAreZero) {
   const Tensor table{{4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}};
   const Tensor tokens = id_tensor({3, 0, 2, 9, -1});
   const Tensor y = constant_tensor({5, 2}, 99);
-  EXPECT_EQ(evaluate(OpKind::embedding, {}, {tokens, table}, {y})[0], (std::vector<double>{7, 8, 1, 2, 5, 6, 0, 0, 0, 0}));
+  EXPECT_EQ(evaluate(OpKind::embedding, {}, {tokens, table}, {y})[0],
+            (std::vector<double>{7, 8, 1, 2, 5, 6, 0, 0, 0, 0}));
   const Tensor low{{2, 2}, {1, 2, 3, 4}}, high{{2, 2}, {5, 6, 7, 8}};
   EXPECT_EQ(evaluate(OpKind::embedding, {}, {tokens, low}, {y}, tensor_place(0, 2))[0],
             (std::vector<double>{0, 0, 1, 2, 0, 0, 0, 0, 0, 0}));
@@ -33,7 +34,8 @@ TEST(ReferenceEmbedding, GradientOfARepeatedTokenIsSummed) {
   const Tensor dy{{3, 1}, {1, 10, 100}};
   EXPECT_EQ(evaluate(OpKind::embedding_backward, {}, {dy, id_tensor({1, 0, 1})}, {constant_tensor({2, 1}, 0.5)})[0],
             (std::vector<double>{10.5, 101.5}));
-  EXPECT_EQ(evaluate(OpKind::embedding_backward, {}, {dy, id_tensor({1, 0, 3})}, {constant_tensor({2, 1}, 0)}, tensor_place(1, 2))[0],
+  EXPECT_EQ(evaluate(OpKind::embedding_backward, {}, {dy, id_tensor({1, 0, 3})}, {constant_tensor({2, 1}, 0)},
+                     tensor_place(1, 2))[0],
             (std::vector<double>{0, 100}));
 }
 
@@ -50,7 +52,8 @@ TEST(ReferenceEmbedding, PositionsRestartWithEverySequenceAndUnusedRowsKeepTheir
 TEST(ReferenceNorm, RmsNormDividesByTheRootMeanSquare) {
   OpAttributes a;
   a.epsilon = 0.5;
-  const auto y = evaluate(OpKind::rms_norm, a, {{{1, 2}, {3, 4}}, {{2}, {1, 10}}}, {constant_tensor({1, 2}, 0), constant_tensor({1}, 0)});
+  const auto y = evaluate(OpKind::rms_norm, a, {{{1, 2}, {3, 4}}, {{2}, {1, 10}}},
+                          {constant_tensor({1, 2}, 0), constant_tensor({1}, 0)});
   const double rstd = 1 / std::sqrt(12.5 + 0.5);
   EXPECT_TRUE(all_near(y[0], {3 * rstd, 40 * rstd}, 1e-15));
   EXPECT_NEAR(y[1][0], rstd, 1e-16);
@@ -70,7 +73,8 @@ TEST(ReferenceNorm, LayerNormCentersAndUsesTheBiasedVariance) {
 TEST(ReferenceNorm, FusedSumGivesTheSumAndItsNorm) {
   OpAttributes a;
   a.epsilon = 1e-5;
-  const Tensor x = random_tensor({3, 8}, 1), r = random_tensor({3, 8}, 2), w = random_tensor({8}, 3), b = random_tensor({8}, 4);
+  const Tensor x = random_tensor({3, 8}, 1), r = random_tensor({3, 8}, 2), w = random_tensor({8}, 3),
+               b = random_tensor({8}, 4);
   const Tensor stat = constant_tensor({3}, 0);
   Tensor sum = x;
   sum.values = evaluate(OpKind::add, {}, {x, r}, {x})[0];
@@ -96,7 +100,8 @@ TEST(ReferenceNorm, QueryKeyNormTreatsEveryHeadAloneAndCopiesValues) {
 }
 
 TEST(ReferenceLinear, WeightsAreOutByIn) {
-  const Tensor x{{1, 2}, {1, 10}}, w{{3, 2}, {1, 2, 3, 4, 5, 6}}, b{{3}, {0.5, 0, -0.5}}, y = constant_tensor({1, 3}, 0);
+  const Tensor x{{1, 2}, {1, 10}}, w{{3, 2}, {1, 2, 3, 4, 5, 6}}, b{{3}, {0.5, 0, -0.5}},
+      y = constant_tensor({1, 3}, 0);
   EXPECT_EQ(evaluate(OpKind::linear, {}, {x, w}, {y})[0], (std::vector<double>{21, 43, 65}));
   EXPECT_EQ(evaluate(OpKind::linear, {}, {x, w, b}, {y})[0], (std::vector<double>{21.5, 43, 64.5}));
   EXPECT_EQ(evaluate(OpKind::bias_add, {}, {y, b}, {y})[0], b.values);
@@ -156,7 +161,8 @@ TEST(ReferenceRope, PositionsRestartWithEverySequenceAndBackwardTurnsBack) {
   Tensor rotated = qkv;
   rotated.values = evaluate(OpKind::rope, a, {qkv, table}, {qkv})[0];
   const Tensor second{{3, 24}, {qkv.values.begin() + 72, qkv.values.end()}};
-  EXPECT_EQ(evaluate(OpKind::rope, a, {second, table}, {second})[0], std::vector<double>(rotated.values.begin() + 72, rotated.values.end()));
+  EXPECT_EQ(evaluate(OpKind::rope, a, {second, table}, {second})[0],
+            std::vector<double>(rotated.values.begin() + 72, rotated.values.end()));
   EXPECT_TRUE(all_near(evaluate(OpKind::rope_backward, a, {rotated, table}, {qkv})[0], qkv.values, 1e-14));
 }
 
@@ -213,9 +219,11 @@ TEST(ReferenceActivation, KnownValues) {
   const Tensor x{{1, 3}, {1, 0, -2}};
   // computed with torch.nn.functional.gelu(x, approximate='tanh') in double
   EXPECT_TRUE(all_near(evaluate(OpKind::gelu, {}, {x}, {x})[0], {0.8411919906082768, 0, -0.04540230591222494}, 1e-15));
-  EXPECT_TRUE(all_near(evaluate(OpKind::bias_gelu, {}, {x, {{3}, {0, 1, 2}}}, {x})[0], {0.8411919906082768, 0.8411919906082768, 0}, 1e-15));
+  EXPECT_TRUE(all_near(evaluate(OpKind::bias_gelu, {}, {x, {{3}, {0, 1, 2}}}, {x})[0],
+                       {0.8411919906082768, 0.8411919906082768, 0}, 1e-15));
   const double silu = 1 / (1 + std::exp(-1.0));
-  EXPECT_TRUE(all_near(evaluate(OpKind::swiglu, {}, {{{1, 4}, {1, 0, 5, 7}}}, {constant_tensor({1, 2}, 9)})[0], {5 * silu, 0}, 1e-15));
+  EXPECT_TRUE(all_near(evaluate(OpKind::swiglu, {}, {{{1, 4}, {1, 0, 5, 7}}}, {constant_tensor({1, 2}, 9)})[0],
+                       {5 * silu, 0}, 1e-15));
 }
 
 Place dropout_place() {
@@ -252,12 +260,14 @@ TEST(ReferenceDropout, ThresholdAgreesWithTheUniformAtItsEdges) {
   KernelContext context;
   const StepInputs step;
   context.step = &step;
-  for (const double probability : {0.0, 1e-12, 0x1p-33, 0x1p-32, 0.1, 0.25, 0.5, 1.0 / 3, 0.9, 1 - 0x1p-33, 1 - 0x1p-34}) {
+  for (const double probability :
+       {0.0, 1e-12, 0x1p-33, 0x1p-32, 0.1, 0.25, 0.5, 1.0 / 3, 0.9, 1 - 0x1p-33, 1 - 0x1p-34}) {
     const DropoutMask mask = dropout_mask(dropout_attributes(probability), context);
     for (int64_t near = -2; near <= 2; ++near) {
       const int64_t bits = static_cast<int64_t>(mask.threshold) + near;
       if (bits < 0 || bits > 0xFFFFFFFF) continue;
-      EXPECT_EQ(static_cast<uint64_t>(bits) >= mask.threshold, uniform_from_bits(static_cast<uint32_t>(bits)) >= probability)
+      EXPECT_EQ(static_cast<uint64_t>(bits) >= mask.threshold,
+                uniform_from_bits(static_cast<uint32_t>(bits)) >= probability)
           << probability << " at " << bits;
     }
   }

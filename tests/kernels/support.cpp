@@ -31,8 +31,7 @@ class GuardedBuffer {
   bool guards_intact() const {
     const std::byte* first = memory_.get();
     const auto is_guard = [](std::byte byte) { return byte == kGuard; };
-    return std::all_of(first, data(), is_guard) &&
-           std::all_of(data() + bytes_, first + whole_, is_guard);
+    return std::all_of(first, data(), is_guard) && std::all_of(data() + bytes_, first + whole_, is_guard);
   }
 
  private:
@@ -67,7 +66,8 @@ void store_as(DType dtype, const std::vector<double>& values, std::byte* to) {
     case DType::f64: return store<double>(values, to);
     case DType::f32: return store<float>(values, to);
     case DType::i32: return store<int32_t>(values, to);
-    default: throw_bad_input("test operand", "it is in a 16-bit type", "add the conversion to tests/kernels/support.cpp");
+    default:
+      throw_bad_input("test operand", "it is in a 16-bit type", "add the conversion to tests/kernels/support.cpp");
   }
 }
 
@@ -76,7 +76,8 @@ std::vector<double> load_as(DType dtype, const std::byte* from, int64_t count) {
     case DType::f64: return load<double>(from, count);
     case DType::f32: return load<float>(from, count);
     case DType::i32: return load<int32_t>(from, count);
-    default: throw_bad_input("test operand", "it is in a 16-bit type", "add the conversion to tests/kernels/support.cpp");
+    default:
+      throw_bad_input("test operand", "it is in a 16-bit type", "add the conversion to tests/kernels/support.cpp");
   }
 }
 
@@ -97,7 +98,8 @@ std::vector<std::unique_ptr<GuardedBuffer>> buffers_of(const std::vector<TensorT
   std::vector<std::unique_ptr<GuardedBuffer>> buffers;
   for (size_t i = 0; i < types.size(); ++i) {
     buffers.push_back(std::make_unique<GuardedBuffer>(types[i].bytes()));
-    ensure(static_cast<int64_t>(values[i].size()) == types[i].elements(), "a value for every element of a test operand");
+    ensure(static_cast<int64_t>(values[i].size()) == types[i].elements(),
+           "a value for every element of a test operand");
     store_as(types[i].dtype, values[i], buffers.back()->data());
   }
   return buffers;
@@ -145,7 +147,8 @@ Operands run_case(Device& device, const TestCase& test, const Operands& before, 
     if (is_shared(shared, i)) continue;
     GuardedBuffer original(op.inputs[i].bytes());
     store_as(op.inputs[i].dtype, before.inputs[i], original.data());
-    EXPECT_EQ(std::memcmp(original.data(), inputs[i]->data(), original.bytes()), 0) << test.name << " changes input " << i;
+    EXPECT_EQ(std::memcmp(original.data(), inputs[i]->data(), original.bytes()), 0)
+        << test.name << " changes input " << i;
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     EXPECT_TRUE(outputs[i]->guards_intact()) << test.name << " writes outside output " << i;
@@ -167,7 +170,8 @@ bool is_defined(const OpInstance& op, int output, int64_t element) {
                                          double tolerance) {
   for (size_t i = 0; i < expected.outputs.size(); ++i) {
     const std::vector<double>&want = expected.outputs[i], &have = actual.outputs[i];
-    if (want.size() != have.size()) return ::testing::AssertionFailure() << test.name << ": output " << i << " differs in size";
+    if (want.size() != have.size())
+      return ::testing::AssertionFailure() << test.name << ": output " << i << " differs in size";
     double largest = 0;
     for (size_t j = 0; j < want.size(); ++j) {
       if (is_defined(test.op, static_cast<int>(i), static_cast<int64_t>(j)) && std::isfinite(want[j])) {

@@ -76,8 +76,11 @@ void add_embedding(Cases& cases) {
 }
 
 void add_norms(Cases& cases) {
-  for (const auto& [rows, width, epsilon] :
-       {std::tuple<int64_t, int64_t, double>{3, 5, 1e-5}, {1, 1, 0.5}, {33, 67, 1e-6}, {10, 128, 1e-5}, {5, 1030, 1e-5}}) {
+  for (const auto& [rows, width, epsilon] : {std::tuple<int64_t, int64_t, double>{3, 5, 1e-5},
+                                             {1, 1, 0.5},
+                                             {33, 67, 1e-6},
+                                             {10, 128, 1e-5},
+                                             {5, 1030, 1e-5}}) {
     OpAttributes a;
     a.epsilon = epsilon;
     const std::string variant = text({rows, width});
@@ -182,7 +185,8 @@ void add_rope_scalings(Cases& cases) {
 void add_products(Cases& cases) {
   for (const auto& [rows, in, out] : {std::array<int64_t, 3>{3, 5, 4}, {1, 1, 1}, {17, 33, 65}, {64, 96, 130}}) {
     const std::string variant = text({rows, in, out});
-    const TensorType x = cases.real({rows, in}), y = cases.real({rows, out}), w = cases.real({out, in}), b = cases.real({out});
+    const TensorType x = cases.real({rows, in}), y = cases.real({rows, out}), w = cases.real({out, in}),
+                     b = cases.real({out});
     cases.add(OpKind::linear, variant, {}, {x, w}, {y});
     cases.add(OpKind::linear, variant + "_bias", {}, {x, w, b}, {y});
     cases.add(OpKind::linear_backward_input, variant, {}, {y, w}, {x});
@@ -194,7 +198,8 @@ void add_products(Cases& cases) {
 
 void add_element_wise(Cases& cases) {
   for (const Shape& shape : {Shape{3, 5}, Shape{1, 1}, Shape{17, 67}, Shape{9, 256}}) {
-    const TensorType x = cases.real(shape), bias = cases.real({shape[1]}), gate_up = cases.real({shape[0], 2 * shape[1]});
+    const TensorType x = cases.real(shape), bias = cases.real({shape[1]}),
+                     gate_up = cases.real({shape[0], 2 * shape[1]});
     const std::string variant = text(shape);
     cases.add(OpKind::gelu, variant, {}, {x}, {x});
     cases.add(OpKind::gelu_backward, variant, {}, {x, x}, {x});
@@ -273,7 +278,8 @@ void add_optimizer(Cases& cases) {
       a.decay = decay;
       const std::string name = variant + (decay ? "_decay" : "");
       cases.add(OpKind::adamw, name, a, {range, metrics}, {range, range, range}).metrics = {0, 9, 3, 0.75};
-      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 1, 1};
+      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 1,
+                                                                                                               1};
     }
     cases.add(OpKind::adamw, variant + "_skipped", {}, {range, metrics}, {range, range, range}).metrics = {
         0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0};

@@ -19,7 +19,9 @@ std::vector<double> normal_values(uint64_t seed, uint64_t stream, int64_t count,
   return values;
 }
 
-double round_to(DType dtype, double value) { return dtype == DType::f32 ? static_cast<double>(static_cast<float>(value)) : value; }
+double round_to(DType dtype, double value) {
+  return dtype == DType::f32 ? static_cast<double>(static_cast<float>(value)) : value;
+}
 
 void round_all(const std::vector<TensorType>& types, std::vector<std::vector<double>>& values) {
   for (size_t i = 0; i < types.size(); ++i) {
@@ -83,8 +85,8 @@ void fix_stats(const TestCase& test, Operands& operands, uint64_t seed) {
     other.context.tensor_rank = static_cast<int32_t>(rank);
     std::vector<std::vector<double>> values{operands.inputs[0], operands.inputs[1]};
     if (rank != test.context.tensor_rank) values[0] = normal_values(seed, 50 + rank, test.op.inputs[0].elements(), 3);
-    const auto part = outputs_of(other, OpKind::cross_entropy_stats, {test.op.inputs[0], test.op.inputs[1]}, values,
-                                 {{rows, 3}})[0];
+    const auto part =
+        outputs_of(other, OpKind::cross_entropy_stats, {test.op.inputs[0], test.op.inputs[1]}, values, {{rows, 3}})[0];
     stats.insert(stats.end(), part.begin(), part.end());
   }
 }
@@ -103,7 +105,8 @@ void fix_moments(const TestCase& test, Operands& operands, uint64_t) {
 
 const std::map<OpKind, Fix>& fixes() {
   static const std::map<OpKind, Fix> table = {
-      {OpKind::embedding, [](const TestCase& t, Operands& o, uint64_t seed) { fix_tokens(t, o, seed, 0, t.op.inputs[1].shape[0]); }},
+      {OpKind::embedding,
+       [](const TestCase& t, Operands& o, uint64_t seed) { fix_tokens(t, o, seed, 0, t.op.inputs[1].shape[0]); }},
       {OpKind::embedding_backward,
        [](const TestCase& t, Operands& o, uint64_t seed) { fix_tokens(t, o, seed, 1, t.op.outputs[0].shape[0]); }},
       {OpKind::rms_norm_backward,
@@ -121,13 +124,18 @@ const std::map<OpKind, Fix>& fixes() {
        }},
       {OpKind::qk_norm_backward,
        [](const TestCase& t, Operands& o, uint64_t) {
-         o.inputs[4] = outputs_of(t, OpKind::qk_norm, {t.op.inputs[1], t.op.inputs[2], t.op.inputs[3]},
-                                  {o.inputs[1], o.inputs[2], o.inputs[3]},
-                                  {t.op.inputs[1].shape, t.op.inputs[4].shape})[1];
+         o.inputs[4] =
+             outputs_of(t, OpKind::qk_norm, {t.op.inputs[1], t.op.inputs[2], t.op.inputs[3]},
+                        {o.inputs[1], o.inputs[2], o.inputs[3]}, {t.op.inputs[1].shape, t.op.inputs[4].shape})[1];
        }},
-      {OpKind::rope, [](const TestCase& t, Operands& o, uint64_t) { o.inputs[1] = outputs_of(t, OpKind::rope_table, {}, {}, {t.op.inputs[1].shape})[0]; }},
+      {OpKind::rope,
+       [](const TestCase& t, Operands& o, uint64_t) {
+         o.inputs[1] = outputs_of(t, OpKind::rope_table, {}, {}, {t.op.inputs[1].shape})[0];
+       }},
       {OpKind::rope_backward,
-       [](const TestCase& t, Operands& o, uint64_t) { o.inputs[1] = outputs_of(t, OpKind::rope_table, {}, {}, {t.op.inputs[1].shape})[0]; }},
+       [](const TestCase& t, Operands& o, uint64_t) {
+         o.inputs[1] = outputs_of(t, OpKind::rope_table, {}, {}, {t.op.inputs[1].shape})[0];
+       }},
       {OpKind::attention_backward,
        [](const TestCase& t, Operands& o, uint64_t) {
          const auto y = outputs_of(t, OpKind::attention, {t.op.inputs[1]}, {o.inputs[1]},
@@ -135,7 +143,8 @@ const std::map<OpKind, Fix>& fixes() {
          o.inputs[2] = y[0];
          o.inputs[3] = y[1];
        }},
-      {OpKind::attention_softmax, [](const TestCase& t, Operands& o, uint64_t) { fill_masked(o.inputs[0], t.op.inputs[0].shape[3], kNaN); }},
+      {OpKind::attention_softmax,
+       [](const TestCase& t, Operands& o, uint64_t) { fill_masked(o.inputs[0], t.op.inputs[0].shape[3], kNaN); }},
       {OpKind::attention_context, [](const TestCase& t, Operands& o, uint64_t) { fix_probabilities(t, o, 0); }},
       {OpKind::attention_scores_backward,
        [](const TestCase& t, Operands& o, uint64_t) { fill_masked(o.inputs[0], t.op.inputs[0].shape[3], 0); }},
@@ -144,7 +153,8 @@ const std::map<OpKind, Fix>& fixes() {
          fill_masked(o.inputs[0], t.op.inputs[0].shape[3], kNaN);
          fix_probabilities(t, o, 1);
        }},
-      {OpKind::attention_context_backward, [](const TestCase& t, Operands& o, uint64_t) { fix_probabilities(t, o, 1); }},
+      {OpKind::attention_context_backward,
+       [](const TestCase& t, Operands& o, uint64_t) { fix_probabilities(t, o, 1); }},
       {OpKind::cross_entropy_stats, fix_targets},
       {OpKind::cross_entropy_backward, fix_stats},
       {OpKind::cross_entropy_loss, fix_stats},
