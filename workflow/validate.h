@@ -41,6 +41,8 @@ struct ValidatedSource {
   int64_t groups = 0;    ///< of two or more used rows
   std::optional<double> spearman_mean, regret_mean, regret_max, memory_mape;
   int64_t feasible_called_infeasible = 0;
+  int64_t stated_plans = 0;                ///< used rows that state their whole plan
+  std::optional<double> stated_plan_mape;
   std::optional<double> interval_coverage, interval_width;
 };
 
