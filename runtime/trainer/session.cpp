@@ -62,7 +62,10 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
   session->strategy = request.strategy;
   session->rank = communicator.rank();
   session->place = mesh.coordinate_of(communicator.rank());
-  session->programs = compile(request.model, request.job, request.strategy, request.target, session->place.pp);
+  // A planned Program is compiled from the plan alone; what was not planned asks the back end for its workspace.
+  WorkspaceOf workspace_of;
+  if (request.program_digests.empty()) workspace_of = [&device](const OpInstance& op) { return device->workspace_bytes(op); };
+  session->programs = compile(request.model, request.job, request.strategy, request.target, session->place.pp, workspace_of);
   compare_digest(request, session->programs.train);
   if (alter) alter(session->programs.train, session->place);
   session->slices = parameter_slices(request.model, request.strategy, session->place.pp, session->place.tp);

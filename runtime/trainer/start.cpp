@@ -1,0 +1,107 @@
+#include "runtime/trainer/start.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/trainer/initialise.h"
+
+namespace foresail {
+namespace {
+
+constexpr double kOtherPlanTolerance = 1e-5;  // relative; the design's bound for another plan, placement or thread count
+
+void emit(const TrainerOptions& options, const CheckpointRanks& ranks, const RunEvent& event) {
+  if (ranks.rank() == 0 && options.on_event) options.on_event(event);
+}
+
+void refuse_other(const std::filesystem::path& path, const char* what, const std::string& stored, const std::string& own) {
+  if (stored == own) return;
+  throw_bad_input(path.string(), fmt::format("it was trained with {} '{}', this run has '{}'", what, stored, own),
+                  "resume with what the run was started with, or start a new run with --init");
+}
+
+void check_identity(const std::filesystem::path& path, const RunState& stored, const RunState& own) {
+  refuse_other(path, "model", stored.model_config, own.model_config);
+  refuse_other(path, "dataset", stored.dataset_identity, own.dataset_identity);
+  refuse_other(path, "seed", std::to_string(stored.seed), std::to_string(own.seed));
+}
+
+/// The step folder to resume from, the same on every rank; empty if the run has no complete checkpoint yet.
+std::filesystem::path agreed_checkpoint(const CheckpointRanks& ranks, const TrainerOptions& options) {
+  return first_rank_does(ranks, [&]() -> std::string {
+    if (!options.resume_step && !latest_complete(options.run)) return "";
+    const CheckpointEntry entry = checkpoint_to_resume(options.run, options.resume_step);
+    const std::filesystem::path folder = checkpoints_folder(options.run);
+    remove_leftovers(folder);
+    set_aside_after(folder, entry.step);
+    return entry.path.string();
+  });
+}
+
+StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options,
+                  const std::filesystem::path& path) {
+  RunState stored;
+  all_do(ranks, [&] {
+    stored = Checkpoint(path).state();
+    check_identity(path, stored, options.identity);
+    return std::string();
+  });
+  const Program& program = session.programs.train;
+  const auto segments = segment_views(program, session.arena->data());
+  const std::string digest = restore_checkpoint(path, session.slices, segments, {}, ranks);
+  StartState start{.step = stored.step, .losses = stored.losses, .checkpoint = path.string(),
+                   .same_plan = stored.plan_digest == options.identity.plan_digest};
+  emit(options, ranks, {"resume", stored.step, "parameters have digest " + digest, path.string(), 0});
+  if (const auto note = stored.notes.find(kProbeNote); note != stored.notes.end()) {
+    const double actual = std::strtod(probe_loss(session, options, stored.step).c_str(), nullptr);
+    const double recorded = std::strtod(note->second.c_str(), nullptr);
+    compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan);
+    emit(options, ranks, {"resume_verified", stored.step,
+                          fmt::format("the next batch has the recorded loss {:.9g}", actual), path.string(), 0});
+  }
+  return start;
+}
+
+void take_parameters(Session& session, const CheckpointRanks& ranks, const std::filesystem::path& path) {
+  auto segments = segment_views(session.programs.train, session.arena->data());
+  std::erase_if(segments, [](const SegmentView& view) {
+    return view.quantity != Quantity::parameter && view.quantity != Quantity::master;
+  });
+  restore_checkpoint(path, session.slices, segments, {.convert = true}, ranks);
+}
+
+}  // namespace
+
+void compare_losses(const std::string& what, double recorded, double actual, bool same_plan) {
+  const bool equal = same_plan ? recorded == actual
+                               : std::abs(actual - recorded) <= kOtherPlanTolerance * std::max(1.0, std::abs(recorded));
+  if (equal) return;
+  throw_bad_input(what, fmt::format("recorded {:.17g}, now {:.17g}{}", recorded, actual,
+                                    same_plan ? " (the same plan must give the same bits)" : ""),
+                  "the state is not what was saved: resume from an older checkpoint with --resume=step-N");
+}
+
+std::string probe_loss(Session& session, const TrainerOptions& options, int64_t completed_steps) {
+  const int64_t first = completed_steps * global_batch_of(session.programs.train);
+  return fmt::format("{:a}", evaluate_loss(session, options.training, first, 1));
+}
+
+StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options) {
+  initialise(session.programs.train, session.slices, static_cast<uint64_t>(session.job.seed), session.arena->data());
+  if (options.resume) {
+    if (const auto path = agreed_checkpoint(ranks, options); !path.empty()) return resume(session, ranks, options, path);
+    emit(options, ranks, {"resume", 0, "there is no checkpoint yet: starting at step 0", "", 0});
+  }
+  if (options.init) take_parameters(session, ranks, *options.init);
+  const std::string origin = options.init ? "parameters of " + options.init->string() : "new parameters";
+  emit(options, ranks, {"start", 0, origin, "", 0});
+  return {};
+}
+
+}  // namespace foresail

@@ -1,0 +1,29 @@
+// How a run gets its first state: new parameters, parameters of a checkpoint, or the whole state of an earlier life,
+// which must prove itself.
+#pragma once
+
+#include "runtime/checkpoint/ranks.h"
+#include "runtime/trainer/trainer.h"
+
+namespace foresail {
+
+struct StartState {
+  int64_t step = 0;                   ///< completed optimizer steps
+  std::vector<StepLoss> losses;       ///< recorded by the checkpoint
+  std::string checkpoint;             ///< resumed from; empty: none
+  bool same_plan = true;              ///< as the one that wrote it: results must be bitwise equal
+};
+
+/// Collective. Throws bad_input when a checkpoint belongs to another model, dataset or seed, or is damaged.
+StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options);
+
+/// The loss of the next training batch without dropout, as text that keeps every bit: what a checkpoint records and a
+/// resume must reproduce. Collective.
+std::string probe_loss(Session& session, const TrainerOptions& options, int64_t completed_steps);
+
+/// Throws bad_input unless `actual` reproduces `recorded`: bitwise for the same plan, otherwise within 1e-5.
+void compare_losses(const std::string& what, double recorded, double actual, bool same_plan);
+
+inline constexpr const char* kProbeNote = "next_batch_loss";
+
+}  // namespace foresail

@@ -1,0 +1,189 @@
+#include "runtime/trainer/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/save.h"
+#include "runtime/executor/resident.h"
+#include "runtime/trainer/start.h"
+
+namespace foresail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kLossesKept = 16;  // in a checkpoint
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+class Trainer {
+ public:
+  Trainer(Session& session, Communicator& communicator, const TrainerOptions& options)
+      : session_(session),
+        communicator_(communicator),
+        options_(options),
+        ranks_{&communicator, world_group(session)},
+        program_(session.programs.train),
+        batch_(global_batch_of(session.programs.train)),
+        tokens_(batch_ * session.programs.train.sequence_length),
+        unused_(static_cast<size_t>(session.programs.train.sequence_length)) {}
+
+  TrainerReport run();
+
+ private:
+  bool leads() const { return communicator_.rank() == 0; }
+  StepRecord one_step(int64_t step);
+  void judge(const StepRecord& record);
+  void compare_replayed(const StepRecord& record);
+  bool asked_to_stop();
+  void checkpoint(int64_t step);
+  void event(const RunEvent& event) const {
+    if (leads() && options_.on_event) options_.on_event(event);
+  }
+  bool due(int64_t interval, int64_t step) const { return interval > 0 && step % interval == 0; }
+  void evaluate(StepRecord& record);
+
+  Session& session_;
+  Communicator& communicator_;
+  const TrainerOptions& options_;
+  CheckpointRanks ranks_;
+  const Program& program_;
+  int64_t batch_, tokens_;
+  std::vector<int32_t> unused_;
+  TrainerReport report_;
+  StartState start_;
+  std::vector<StepLoss> losses_;
+  int64_t bad_steps_ = 0;
+};
+
+StepRecord Trainer::one_step(int64_t step) {
+  session_.switch_to(*session_.train);
+  const auto begin = Clock::now();
+  fill_batch(*session_.train, program_, session_.place.dp, (step - 1) * batch_, options_.training, unused_);
+  session_.train->step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, tokens_);
+  session_.train->step();
+  const StepMetrics metrics = session_.train->metrics();
+  return {.step = step,
+          .tokens = step * tokens_,
+          .loss = metrics.loss,
+          .grad_norm = metrics.grad_norm,
+          .clip_factor = metrics.clip_factor,
+          .learning_rate = session_.train->step_inputs().learning_rate,
+          .seconds = seconds_since(begin),
+          .skipped = !std::isfinite(metrics.grad_norm) || !std::isfinite(metrics.loss),
+          .validation_loss = {}};
+}
+
+/// Metrics are reduced over all ranks, so all decide alike.
+void Trainer::judge(const StepRecord& record) {
+  if (!record.skipped) {
+    bad_steps_ = 0;
+    losses_.push_back({record.step, record.loss});
+    if (losses_.size() > kLossesKept) losses_.erase(losses_.begin());
+    return;
+  }
+  ++bad_steps_;
+  event({"step_skipped", record.step,
+         fmt::format("loss {}, gradient norm {}: the update was left out", record.loss, record.grad_norm), "", 0});
+  if (bad_steps_ >= options_.most_bad_steps) {
+    throw_environment(fmt::format("step {}", record.step),
+                      fmt::format("{} steps in a row without a finite loss and gradient", bad_steps_),
+                      "lower the learning rate, or resume from an older checkpoint with --resume=step-N");
+  }
+}
+
+void Trainer::compare_replayed(const StepRecord& record) {
+  const auto recorded = options_.recorded_losses.find(record.step);
+  if (recorded == options_.recorded_losses.end() || start_.checkpoint.empty() || record.step != start_.step + 1) return;
+  compare_losses(fmt::format("step {}: replayed loss", record.step), recorded->second, record.loss, start_.same_plan);
+  event({"resume_verified", record.step, fmt::format("the replayed step has the recorded loss {:.9g}", record.loss),
+         start_.checkpoint, 0});
+}
+
+bool Trainer::asked_to_stop() {
+  double asked = options_.stop_requested && options_.stop_requested() ? 1 : 0;
+  communicator_.all_reduce(&asked, 1, DType::f64, ReduceKind::max, ranks_.world);
+  return asked != 0;
+}
+
+void Trainer::checkpoint(int64_t step) {
+  RunState state = options_.identity;
+  state.step = step;
+  state.samples_consumed = step * batch_;
+  state.losses = losses_;
+  state.notes[kProbeNote] = probe_loss(session_, options_, step);
+  const auto segments = segment_views(program_, session_.arena->data());
+  const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),
+                                            .state = state,
+                                            .slices = session_.slices,
+                                            .segments = segments,
+                                            .keep = std::max<int64_t>(1, session_.job.checkpoints_kept)},
+                                           ranks_);
+  report_.checkpoint = saved.path.string();
+  event({"checkpoint", step, fmt::format("{} bytes, parameters {}", saved.bytes, saved.parameters_digest),
+         report_.checkpoint, saved.seconds});
+}
+
+void Trainer::evaluate(StepRecord& record) {
+  const auto begin = Clock::now();
+  record.validation_loss = evaluate_loss(session_, options_.validation, 0, session_.job.evaluation_batches);
+  report_.validation_loss = record.validation_loss;
+  event({"evaluation", record.step, fmt::format("validation loss {:.6f}", *record.validation_loss), "", seconds_since(begin)});
+}
+
+TrainerReport Trainer::run() {
+  start_ = start_run(session_, ranks_, options_);
+  losses_ = start_.losses;
+  report_.first_step = start_.step + 1;
+  report_.last_step = start_.step;
+  report_.checkpoint = start_.checkpoint;
+  if (!losses_.empty()) report_.loss = losses_.back().loss;
+  for (int64_t step = start_.step + 1; step <= options_.stop_after && !report_.stopped; ++step) {
+    StepRecord record = one_step(step);
+    compare_replayed(record);
+    judge(record);
+    report_.last_step = step;
+    report_.loss = record.loss;
+    report_.step_seconds.push_back(record.seconds);
+    const bool last = step == options_.stop_after;
+    report_.stopped = asked_to_stop() && !last;
+    const bool evaluates = options_.validation && session_.job.evaluation_batches > 0;
+    if (evaluates && (last || due(session_.job.evaluation_interval_steps, step))) evaluate(record);
+    if (leads() && options_.on_step) options_.on_step(record);
+    if (last || report_.stopped || due(session_.job.checkpoint_interval_steps, step)) checkpoint(step);
+  }
+  double resident = static_cast<double>(resident_bytes());
+  communicator_.all_reduce(&resident, 1, DType::f64, ReduceKind::max, ranks_.world);
+  report_.resident_bytes = static_cast<int64_t>(resident);
+  event({report_.stopped ? "stop" : "finish", report_.last_step, "", report_.checkpoint, 0});
+  return report_;
+}
+
+}  // namespace
+
+double evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches) {
+  Executor& executor = *session.evaluate;
+  const Program& program = session.programs.evaluate;
+  const int64_t batch = global_batch_of(program);
+  std::vector<int32_t> unused(static_cast<size_t>(program.sequence_length));
+  session.switch_to(executor);
+  double sum = 0;
+  for (int64_t i = 0; i < batches; ++i) {
+    fill_batch(executor, program, session.place.dp, first + i * batch, read, unused);
+    executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
+    executor.step();
+    sum += executor.metrics().loss;
+  }
+  return sum / static_cast<double>(std::max<int64_t>(batches, 1));
+}
+
+TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options) {
+  return Trainer(session, communicator, options).run();
+}
+
+}  // namespace foresail

@@ -1,0 +1,67 @@
+// kill -9 at any moment, then resume: bitwise the run that nobody disturbed.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "tests/trainer/small_run.h"
+
+namespace foresail {
+namespace {
+
+using testing::run_small;
+using testing::small_options;
+using testing::small_request;
+using testing::TemporaryFolder;
+
+constexpr int64_t kSteps = 50;
+
+TrainerOptions resumable(const std::filesystem::path& run) {
+  TrainerOptions options = small_options(run, kSteps);
+  options.resume = true;
+  return options;
+}
+
+/// Runs in a child process that is killed after `microseconds`; whether it was killed before its end.
+bool killed_run(const std::filesystem::path& run, int microseconds) {
+  const pid_t child = fork();
+  if (child == 0) {
+    int outcome = 0;
+    try {
+      run_small(small_request(), resumable(run));
+    } catch (...) {
+      outcome = 1;
+    }
+    _exit(outcome);
+  }
+  usleep(static_cast<useconds_t>(microseconds));
+  kill(child, SIGKILL);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0) << "the resumed run failed";
+  return WIFSIGNALED(status);
+}
+
+TEST(Kill, AtTwentyRandomMomentsThenResumedIsBitwiseTheUndisturbedRun) {
+  const TemporaryFolder undisturbed;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto expected = run_small(small_request(), resumable(undisturbed.path()));
+  const auto whole = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
+  std::mt19937 random(7);
+  int killed = 0;
+  for (int trial = 0; trial < 5; ++trial) {
+    const TemporaryFolder folder;
+    for (int kill = 0; kill < 4; ++kill) {
+      killed += killed_run(folder.path(), static_cast<int>(random() % static_cast<uint32_t>(whole / 2 + 1))) ? 1 : 0;
+    }
+    const auto finished = run_small(small_request(), resumable(folder.path()));
+    EXPECT_EQ(finished.report.last_step, kSteps);
+    EXPECT_EQ(finished.state, expected.state) << "trial " << trial;
+  }
+  EXPECT_GE(killed, 10) << "most kills hit a running process";
+}
+
+}  // namespace
+}  // namespace foresail

@@ -1,0 +1,188 @@
+#include "runtime/trainer/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/folder.h"
+#include "tests/trainer/small_run.h"
+
+namespace foresail {
+namespace {
+
+using testing::run_small;
+using testing::small_options;
+using testing::small_request;
+using testing::SmallResult;
+using testing::TemporaryFolder;
+
+TEST(Trainer, LearnsARule) {
+  const TemporaryFolder folder;
+  TrainerOptions options = small_options(folder.path(), 60);
+  std::vector<StepRecord> records;
+  options.on_step = [&](const StepRecord& record) { records.push_back(record); };
+  const SmallResult result = run_small(small_request(), options);
+  ASSERT_EQ(records.size(), 60u);
+  EXPECT_NEAR(records[0].loss, std::log(23.0), 0.3);
+  EXPECT_LT(*result.report.validation_loss, 2.2);
+  EXPECT_LT(result.report.loss, 2.2);
+  EXPECT_EQ(records[2].tokens, 3 * 4 * 8);
+  EXPECT_EQ(result.report.step_seconds.size(), 60u);
+}
+
+TEST(Trainer, LearningRateIsAFunctionOfTheStep) {
+  const TemporaryFolder folder;
+  TrainerOptions options = small_options(folder.path(), 6);
+  std::vector<double> rates;
+  options.on_step = [&](const StepRecord& record) { rates.push_back(record.learning_rate); };
+  const SessionRequest request = small_request();
+  run_small(request, options);
+  for (int64_t step = 1; step <= 6; ++step) {
+    EXPECT_EQ(rates[static_cast<size_t>(step - 1)], learning_rate_at(request.job.optimizer, step, 6));
+  }
+}
+
+TEST(Trainer, EvaluatingChangesNoBitOfTraining) {
+  const TemporaryFolder one, two;
+  TrainerOptions without = small_options(two.path(), 12);
+  without.validation = {};
+  EXPECT_EQ(run_small(small_request(), small_options(one.path(), 12)).state, run_small(small_request(), without).state);
+}
+
+TEST(Trainer, StoppedAndResumedIsBitwiseTheUndisturbedRun) {
+  const TemporaryFolder undisturbed, stopped;
+  const SmallResult expected = run_small(small_request(), small_options(undisturbed.path(), 12));
+  TrainerOptions first = small_options(stopped.path(), 12);
+  int steps = 0;
+  first.stop_requested = [&] { return ++steps == 5; };
+  const SmallResult half = run_small(small_request(), first);
+  EXPECT_TRUE(half.report.stopped);
+  EXPECT_EQ(half.report.last_step, 5);
+  EXPECT_EQ(half.report.checkpoint, checkpoint_path(checkpoints_folder(stopped.path()), 5).string());
+
+  TrainerOptions second = small_options(stopped.path(), 12);
+  second.resume = true;
+  std::vector<std::string> events;
+  second.on_event = [&](const RunEvent& event) { events.push_back(event.kind); };
+  const SmallResult resumed = run_small(small_request(), second);
+  EXPECT_EQ(resumed.report.first_step, 6);
+  EXPECT_EQ(resumed.state, expected.state);
+  EXPECT_EQ(resumed.report.loss, expected.report.loss);
+  EXPECT_EQ(events[0], "resume");
+  EXPECT_EQ(events[1], "resume_verified");
+}
+
+TEST(Trainer, ResumingFromAnOlderCheckpointSetsTheNewerOnesAside) {
+  const TemporaryFolder folder;
+  const SmallResult expected = run_small(small_request(), small_options(folder.path(), 12));
+  TrainerOptions again = small_options(folder.path(), 12);
+  again.resume = true;
+  again.resume_step = 8;
+  const SmallResult resumed = run_small(small_request(), again);
+  EXPECT_EQ(resumed.report.first_step, 9);
+  EXPECT_EQ(resumed.state, expected.state);
+}
+
+TEST(Trainer, ResumingBeforeTheFirstCheckpointStartsOver) {
+  const TemporaryFolder folder;
+  TrainerOptions options = small_options(folder.path(), 3);
+  options.resume = true;
+  EXPECT_EQ(run_small(small_request(), options).report.first_step, 1);
+}
+
+TEST(Trainer, AReplayedStepMustHaveTheRecordedLoss) {
+  const TemporaryFolder folder;
+  TrainerOptions first = small_options(folder.path(), 12);
+  first.stop_after = 4;
+  run_small(small_request(), first);
+  TrainerOptions second = small_options(folder.path(), 12);
+  second.resume = true;
+  second.recorded_losses[5] = 1.0;
+  try {
+    run_small(small_request(), second);
+    FAIL() << "a wrong replay was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_input);
+    EXPECT_NE(std::string(error.what()).find("step 5: replayed loss"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Trainer, AResumeThatDoesNotReproduceTheNextBatchIsRefused) {
+  const TemporaryFolder folder;
+  TrainerOptions first = small_options(folder.path(), 12);
+  first.stop_after = 4;
+  run_small(small_request(), first);
+  TrainerOptions second = small_options(folder.path(), 12);
+  second.resume = true;
+  second.training = testing::rule_samples(23, 99);  // same identity, other samples
+  EXPECT_THROW(run_small(small_request(), second), Error);
+}
+
+TEST(Trainer, ACheckpointOfAnotherModelDatasetOrSeedIsRefused) {
+  const TemporaryFolder folder;
+  TrainerOptions first = small_options(folder.path(), 4);
+  run_small(small_request(), first);
+  for (const auto change : {+[](RunState& s) { s.model_config = "other"; }, +[](RunState& s) { s.dataset_identity = "other"; },
+                            +[](RunState& s) { s.seed = 5; }}) {
+    TrainerOptions second = small_options(folder.path(), 8);
+    second.resume = true;
+    change(second.identity);
+    EXPECT_THROW(run_small(small_request(), second), Error);
+  }
+}
+
+TEST(Trainer, AStepWithoutAFiniteGradientIsSkippedAndTooManyEndTheRun) {
+  const TemporaryFolder folder;
+  SessionRequest request = small_request();
+  request.job.optimizer.learning_rate = 1e200;
+  request.job.optimizer.warmup_steps = 0;
+  request.job.checkpoint_interval_steps = 0;
+  TrainerOptions options = small_options(folder.path(), 20);
+  std::vector<int64_t> skipped;
+  options.on_event = [&](const RunEvent& event) {
+    if (event.kind == "step_skipped") skipped.push_back(event.step);
+  };
+  options.most_bad_steps = 3;
+  try {
+    run_small(request, options);
+    FAIL() << "a run of NaNs went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::environment_failed);
+  }
+  EXPECT_EQ(skipped, (std::vector<int64_t>{2, 3, 4}));
+}
+
+TEST(Trainer, InitTakesTheParametersOfACheckpointAndStartsAtStepZero) {
+  const TemporaryFolder trained, fresh;
+  const SmallResult donor = run_small(small_request(), small_options(trained.path(), 12));
+  TrainerOptions options = small_options(fresh.path(), 1);
+  options.init = donor.report.checkpoint;
+  const SmallResult result = run_small(small_request(), options);
+  EXPECT_EQ(result.report.first_step, 1);
+  EXPECT_LT(result.report.loss, std::log(23.0) - 0.3) << "the donor had learnt something";
+}
+
+TEST(Trainer, KeepsAsManyCheckpointsAsTheJobSays) {
+  const TemporaryFolder folder;
+  run_small(small_request(), small_options(folder.path(), 16));
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 2u);
+}
+
+TEST(Session, AProgramThatDiffersFromThePlannedOneIsRefused) {
+  SessionRequest request = small_request();
+  request.program_digests = {"00000000000000000000000000000000"};
+  auto communicator = make_local_communicator();
+  EXPECT_THROW(make_session(request, *communicator, make_device("reference", 1)), Error);
+}
+
+TEST(Session, RefusesAnotherNumberOfRanksThanTheStrategyHas) {
+  SessionRequest request = small_request();
+  request.strategy.dp = 2;
+  auto communicator = make_local_communicator();
+  EXPECT_THROW(make_session(request, *communicator, make_device("reference", 1)), Error);
+}
+
+}  // namespace
+}  // namespace foresail
