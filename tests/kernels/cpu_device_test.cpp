@@ -1,49 +1,16 @@
 // The cpu device against the reference device, for every kind of operator: values, places, threads.
 #include <cmath>
-#include <map>
-#include <set>
 
 #include "core/error.h"
-#include "core/parallel.h"
-#include "tests/kernels/support.h"
+#include "tests/kernels/cpu_cases.h"
 
 namespace foresail::kernel_tests {
 namespace {
 
-/// Runs the test with a team of its own and restores the one before.
-class Team {
- public:
-  explicit Team(int threads) : before_(thread_count()) { set_thread_count(threads); }
-  ~Team() { set_thread_count(before_); }
-  Team(const Team&) = delete;
-  Team& operator=(const Team&) = delete;
-
- private:
-  int before_;
-};
-
-/// Largest error relative to the largest element of an output. One float operation is good to 6e-8. Results of sums and
-/// products over n terms lose up to about sqrt(n) of that; 2e-6 holds for the n of these cases.
-double tolerance_of(OpKind kind) {
-  static const std::map<OpKind, double> exceptions = {
-      {OpKind::embedding, 0},           // copies
-      {OpKind::fill_zero, 0},           // writes zeros
-      {OpKind::dropout, 2e-7},          // one product
-      {OpKind::clip_scale, 1e-15},      // in double
-      {OpKind::rope_table, 1e-7},       // in double, rounded once
-      {OpKind::squared_norm, 1e-14},    // sums in double
-      {OpKind::attention_backward, 1e-5},  // exp(s - lse) magnifies the rounding of s by its size; five products in a row
-      {OpKind::cross_entropy, 5e-6},       // sum of exponentials of the vocabulary
-      {OpKind::cross_entropy_backward, 5e-6},
-  };
-  const auto found = exceptions.find(kind);
-  return found == exceptions.end() ? 2e-6 : found->second;
-}
-
 void expect_equal_to_reference(Device& cpu, Device& reference, const TestCase& test, uint64_t seed = 1) {
   const Operands before = random_operands(test, seed);
   const Operands expected = run_case(reference, in_double(test), before);
-  EXPECT_TRUE(outputs_agree(test, expected, run_case(cpu, test, before), tolerance_of(test.op.kind)));
+  EXPECT_TRUE(outputs_agree(test, expected, run_case(cpu, test, before), cpu_tolerance(test.op.kind)));
 }
 
 TEST(CpuDevice, HasAKernelForEveryKindInFloat32Only) {
