@@ -22,14 +22,14 @@ Strategy strategy_of(int64_t tensor, int64_t ranks, int64_t micro_batch) {
 }
 
 /// Appends the candidate if it is legal.
-void add(std::vector<Candidate>& list, const ModelSpec& model, int64_t sequence, int64_t tensor, int64_t ranks,
+void add(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int64_t tensor, int64_t ranks,
          int64_t micro_batch, bool named) {
-  Candidate candidate{.model = model, .job = {}, .strategy = strategy_of(tensor, ranks, micro_batch), .named = named};
+  ReplayCandidate candidate{.model = model, .job = {}, .strategy = strategy_of(tensor, ranks, micro_batch), .named = named};
   candidate.job = profiling_job(model, sequence, candidate.strategy.dp * micro_batch);
   if (legal(model, candidate.job, candidate.strategy).empty()) list.push_back(std::move(candidate));
 }
 
-void add_degrees(std::vector<Candidate>& list, const ModelSpec& model, int64_t sequence, int ranks, int64_t micro_batch,
+void add_degrees(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int ranks, int64_t micro_batch,
                  bool named) {
   for (int64_t tensor = 1; tensor <= ranks; ++tensor) {
     if (ranks % tensor == 0) add(list, model, sequence, tensor, ranks, micro_batch, named);
@@ -75,7 +75,7 @@ struct Scale {
 
 }  // namespace
 
-std::string Candidate::text() const {
+std::string ReplayCandidate::text() const {
   return fmt::format("{} tp={} dp={} micro_batch={}", model.name, strategy.tp, strategy.dp, strategy.micro_batch);
 }
 
@@ -107,9 +107,9 @@ std::vector<int64_t> micro_batches_for(int64_t sequence_length) {
   return result;
 }
 
-std::vector<Candidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
+std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
                                          int64_t cache_bytes) {
-  std::vector<Candidate> list;
+  std::vector<ReplayCandidate> list;
   size_t most = 0;
   for (const ModelSpec& model : models) {
     most = std::max(most, micro_batches_for(usual_sequence_length(model, sequence_length)).size());

@@ -57,11 +57,11 @@ class Pass {
   void basics();
   void list_workspace();
   void note_workspace(const Program& program);
-  Program compiled(const Candidate& candidate);
+  Program compiled(const ReplayCandidate& candidate);
   void communication();
   void update_ops();
   void replays();
-  bool try_replay(const Candidate& candidate, double share);
+  bool try_replay(const ReplayCandidate& candidate, double share);
   void storage();
   void save();
   bool fits(int64_t bytes_per_rank);
@@ -115,7 +115,7 @@ void Pass::list_workspace() {
     const int64_t sequence = usual_sequence_length(model, request_.sequence_length);
     for (const int64_t micro_batch : micro_batches_for(sequence)) {
       for (int64_t tensor = 1; tensor <= team_.size(); ++tensor) {
-        Candidate candidate{.model = model, .job = profiling_job(model, sequence, micro_batch), .strategy = {}, .named = true};
+        ReplayCandidate candidate{.model = model, .job = profiling_job(model, sequence, micro_batch), .strategy = {}, .named = true};
         candidate.strategy.tp = tensor;
         candidate.strategy.micro_batch = micro_batch;
         if (legal(model, candidate.job, candidate.strategy).empty()) note_workspace(compiled(candidate));
@@ -132,7 +132,7 @@ void Pass::note_workspace(const Program& program) {
   }
 }
 
-Program Pass::compiled(const Candidate& candidate) { return replay_program(candidate, target_, *device_); }
+Program Pass::compiled(const ReplayCandidate& candidate) { return replay_program(candidate, target_, *device_); }
 
 void Pass::communication() {
   if (team_.size() < 2) return;
@@ -180,7 +180,7 @@ void Pass::update_ops() {
 }
 
 /// Runs the candidate unless all it would tell is known or it cannot be afforded. Returns whether it was affordable.
-bool Pass::try_replay(const Candidate& candidate, double share) {
+bool Pass::try_replay(const ReplayCandidate& candidate, double share) {
   const Program program = compiled(candidate);
   note_workspace(program);
   const auto signatures = op_signatures(program);
@@ -205,7 +205,7 @@ bool Pass::try_replay(const Candidate& candidate, double share) {
 
 void Pass::replays() {
   const auto candidates = replay_candidates(request_.models, team_.size(), request_.sequence_length, last_level_cache_bytes());
-  const auto named = static_cast<size_t>(std::count_if(candidates.begin(), candidates.end(), [](const Candidate& c) { return c.named; }));
+  const auto named = static_cast<size_t>(std::count_if(candidates.begin(), candidates.end(), [](const ReplayCandidate& c) { return c.named; }));
   const double reserved = (request_.storage ? kStorageShare : 0.0) * team_.remaining();
   const double grid_deadline = team_.elapsed() + team_.remaining() - reserved;
   const double named_deadline = named == 0 ? 0 : grid_deadline - kGridShare * (grid_deadline - team_.elapsed());

@@ -142,7 +142,7 @@ ReplayResult replay(const Program& program, int64_t vocabulary, Device& device, 
   return result;
 }
 
-Program replay_program(const Candidate& candidate, const Target& target, Device& device) {
+Program replay_program(const ReplayCandidate& candidate, const Target& target, Device& device) {
   return compile(candidate.model, candidate.job, candidate.strategy, target, 0,
                  [&device](const OpInstance& op) { return device.workspace_bytes(op); })
       .train;

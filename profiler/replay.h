@@ -21,7 +21,7 @@ struct ReplayResult {
 };
 
 /// The candidate's train Program on stage 0, with the workspace that `device` asks for.
-Program replay_program(const Candidate& candidate, const Target& target, Device& device);
+Program replay_program(const ReplayCandidate& candidate, const Target& target, Device& device);
 /// Signatures of the ops of a Program, each once.
 std::vector<std::string> op_signatures(const Program& program);
 /// FLOPs of one step on one rank: what its duration is estimated from.
