@@ -44,10 +44,10 @@ constexpr std::optional<DType> dtype_from_name(std::string_view name) {
 struct Precision {
   DType parameter = DType::f32;
   DType activation = DType::f32;
-  DType gradient = DType::f32;    ///< accumulators of weight gradients
-  DType moment = DType::f32;      ///< both AdamW moments
-  DType statistic = DType::f32;   ///< norm statistics, log-sum-exp
-  bool master_copy = false;       ///< an extra f32 copy of the parameters, which the optimizer updates
+  DType gradient = DType::f32;   ///< accumulators of weight gradients
+  DType moment = DType::f32;     ///< both AdamW moments
+  DType statistic = DType::f32;  ///< norm statistics, log-sum-exp
+  bool master_copy = false;      ///< an extra f32 copy of the parameters, which the optimizer updates
   bool operator==(const Precision&) const = default;
 };
 

@@ -10,10 +10,10 @@ namespace foresail {
 /// What an error means to the caller; the value is the exit code of the `foresail` binary.
 enum class Exit : int {
   done = 0,
-  answer_is_no = 1,         ///< plan infeasible, stress failed, verify found damage
-  bad_input = 2,            ///< bad usage or a bad file: the user can mend it
-  environment_failed = 3,   ///< a rank died, a disk filled, a library is missing
-  stopped = 75,             ///< stopped on request; can be resumed
+  answer_is_no = 1,        ///< plan infeasible, stress failed, verify found damage
+  bad_input = 2,           ///< bad usage or a bad file: the user can mend it
+  environment_failed = 3,  ///< a rank died, a disk filled, a library is missing
+  stopped = 75,            ///< stopped on request; can be resumed
 };
 
 /// One line for the user: "WHAT: CAUSE; MEND".

@@ -87,9 +87,10 @@ std::string read_file(const std::filesystem::path& path, int64_t limit_bytes) {
     throw_bad_input(path.string(), S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file", "name a file");
   }
   if (status.st_size > limit_bytes) {
-    throw_bad_input(path.string(), "holds " + std::to_string(status.st_size) + " bytes, more than the limit of " +
-                                       std::to_string(limit_bytes),
-                    "check that this is the right file");
+    throw_bad_input(
+        path.string(),
+        "holds " + std::to_string(status.st_size) + " bytes, more than the limit of " + std::to_string(limit_bytes),
+        "check that this is the right file");
   }
   std::string content(static_cast<size_t>(status.st_size), '\0');
   size_t filled = 0;

@@ -90,12 +90,6 @@ class StrictReader final : public nlohmann::json_sax<Json> {
   }
 };
 
-std::string one_line(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
-  return text;
-}
-
 void require_finite(const Json& value) {
   if (value.is_number_float()) ensure(std::isfinite(value.get<double>()), "numbers written to JSON are finite");
   if (value.is_structured()) {
@@ -110,7 +104,7 @@ std::string list_of(const std::vector<std::string>& words) { return fmt::format(
 Json parse_json(std::string_view text, const std::string& source) {
   StrictReader reader;
   if (!Json::sax_parse(text.begin(), text.end(), &reader)) {
-    throw_bad_input(source, one_line(reader.error.empty() ? "is not JSON" : reader.error), "correct the file");
+    throw_bad_input(source, reader.error.empty() ? "is not JSON" : reader.error, "correct the file");
   }
   return std::move(reader.value);
 }
@@ -155,7 +149,7 @@ const Json& JsonObject::require(const std::string& key) const {
 std::string JsonObject::path_of(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
 
 void JsonObject::fail(const std::string& key, const std::string& cause, const std::string& mend) const {
-  throw_bad_input(source_ + ": field '" + one_line(path_of(key)) + "'", one_line(cause), mend);
+  throw_bad_input(source_ + ": field '" + path_of(key) + "'", cause, mend);
 }
 
 int64_t JsonObject::int_of(const std::string& key, const Json& value, int64_t least, int64_t most) const {
@@ -302,7 +296,7 @@ void JsonObject::require_schema(const std::string& expected) const {
   if (schema.empty()) {
     throw_bad_input(source_, "has no field 'schema'", "give a file with \"schema\": \"" + expected + "\"");
   }
-  throw_bad_input(source_, one_line("is a file of schema '" + schema + "', not '" + expected + "'"),
+  throw_bad_input(source_, "is a file of schema '" + schema + "', not '" + expected + "'",
                   "give the right file, or write it anew with this version of foresail");
 }
 

@@ -45,10 +45,10 @@ class JsonObject {
   std::string require_string(const std::string& key) const;
   std::string get_string(const std::string& key, const std::string& fallback) const;
   JsonObject require_object(const std::string& key) const;
-  std::vector<JsonObject> get_objects(const std::string& key) const;  ///< [] if missing
-  std::vector<double> get_numbers(const std::string& key) const;      ///< [] if missing
-  std::vector<int64_t> get_ints(const std::string& key) const;        ///< [] if missing
-  std::vector<std::string> get_strings(const std::string& key) const; ///< [] if missing
+  std::vector<JsonObject> get_objects(const std::string& key) const;   ///< [] if missing
+  std::vector<double> get_numbers(const std::string& key) const;       ///< [] if missing
+  std::vector<int64_t> get_ints(const std::string& key) const;         ///< [] if missing
+  std::vector<std::string> get_strings(const std::string& key) const;  ///< [] if missing
   std::vector<std::string> keys() const;
   /// Where `key` is in the file: "optimizer.learning_rate".
   std::string path_of(const std::string& key) const;
@@ -69,7 +69,7 @@ class JsonObject {
   int64_t int_of(const std::string& key, const Json& value, int64_t least, int64_t most) const;
   double number_of(const std::string& key, const Json& value, double least, double most) const;
 
-  const Json* value_;   // must outlive this view
+  const Json* value_;  // must outlive this view
   std::string source_, path_;
 };
 

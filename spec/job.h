@@ -15,10 +15,10 @@ struct OptimizerJob {
   double learning_rate = 3e-4;
   double minimum_learning_rate = 3e-5;  ///< where cosine ends; left out in a file: a tenth of its learning_rate
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
-  int64_t warmup_steps = 0;             ///< linear from 0
+  int64_t warmup_steps = 0;  ///< linear from 0
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   double weight_decay = 0.1;
-  double clip_norm = 1.0;               ///< 0: no clipping
+  double clip_norm = 1.0;  ///< 0: no clipping
 };
 
 struct Job {
@@ -33,12 +33,12 @@ struct Job {
   int64_t seed = 1234;
   std::string data_path;
   int64_t dataset_bytes = 0;
-  double validation_fraction = 0.02;  ///< documents held out at the end of the data
+  double validation_fraction = 0.02;        ///< documents held out at the end of the data
   int64_t evaluation_interval_steps = 100;  ///< 0: no evaluation
-  int64_t evaluation_batches = 4;     ///< global batches per evaluation
+  int64_t evaluation_batches = 4;           ///< global batches per evaluation
   int64_t checkpoint_interval_steps = 100;  ///< 0: only at the end
   int64_t checkpoints_kept = 3;
-  double usd_per_device_hour = 0;     ///< 0: the machine's price
+  double usd_per_device_hour = 0;  ///< 0: the machine's price
 };
 
 /// The element types of "fp32", "bf16", "fp16", "fp64". Throws bad_input for an unknown precision.

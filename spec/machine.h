@@ -17,11 +17,11 @@ struct Sourced {
 };
 
 struct DeviceSpec {
-  std::string name;                        ///< "A100-SXM-80GB", "cpu"
+  std::string name;                                      ///< "A100-SXM-80GB", "cpu"
   std::map<std::string, Sourced> peak_flops_per_second;  ///< by dtype name, dense
   Sourced memory_bytes;
   Sourced memory_bytes_per_second;
-  Sourced multiprocessors;                 ///< SMs; 0 for CPUs
+  Sourced multiprocessors;  ///< SMs; 0 for CPUs
   Sourced watts;
 };
 
@@ -41,19 +41,19 @@ struct Measurement {
 /// One profile table: everything measured with `ranks` ranks of `threads` threads active at once.
 struct ProfileTable {
   int32_t ranks = 1, threads = 1;
-  std::map<std::string, Measurement> ops;           ///< alone, by op signature
+  std::map<std::string, Measurement> ops;              ///< alone, by op signature
   std::map<std::string, Measurement> ops_in_sequence;  ///< inside replayed blocks, by op signature
   /// By "kind/group_size/bytes": all_reduce, all_gather, reduce_scatter, broadcast, send (one message).
   std::map<std::string, Measurement> collectives;
-  double copy_bytes_per_second = 0;                 ///< stream copy, all ranks active (read + written)
-  double peak_flops_per_second = 0;                 ///< best f32 GEMM of one rank, all ranks active
+  double copy_bytes_per_second = 0;  ///< stream copy, all ranks active (read + written)
+  double peak_flops_per_second = 0;  ///< best f32 GEMM of one rank, all ranks active
 };
 
 struct Machine {
   std::string name;
-  std::string kind = "catalogue";   ///< "catalogue" or "profiled"
+  std::string kind = "catalogue";  ///< "catalogue" or "profiled"
   DeviceSpec device;
-  int64_t devices = 1;              ///< in all
+  int64_t devices = 1;  ///< in all
   int64_t devices_per_node = 1;
   LinkSpec intra_node, inter_node;
   Sourced usd_per_device_hour;
@@ -63,9 +63,9 @@ struct Machine {
   // Profiled machines.
   int32_t cores = 0;
   std::string host, cpu_model, profiled_at;
-  std::map<std::string, std::string> versions;      ///< of everything that matters: compiler, oneDNN, MPI, kernel
+  std::map<std::string, std::string> versions;  ///< of everything that matters: compiler, oneDNN, MPI, kernel
   std::vector<ProfileTable> tables;
-  std::map<std::string, int64_t> workspace_bytes;   ///< asked for by libraries, by op signature
+  std::map<std::string, int64_t> workspace_bytes;  ///< asked for by libraries, by op signature
   int64_t framework_bytes = 0, framework_bytes_spread = 0;
 };
 
@@ -79,7 +79,7 @@ std::vector<std::string> catalogue_machine_names();
 struct Stack {
   std::string name;
   std::vector<std::string> sources;
-  std::string attention = "flash";         ///< "flash" or "unfused"
+  std::string attention = "flash";  ///< "flash" or "unfused"
   std::string recompute_default = "none";
   bool sequence_parallel_default = false;
   bool data_parallel_overlap = false;

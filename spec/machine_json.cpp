@@ -97,8 +97,8 @@ Json table_form(const ProfileTable& table) {
 }
 
 ProfileTable table_from(const JsonObject& object) {
-  object.refuse_unknown_keys({"ranks", "threads", "copy_bytes_per_second", "peak_flops_per_second", "ops",
-                              "ops_in_sequence", "collectives"});
+  object.refuse_unknown_keys(
+      {"ranks", "threads", "copy_bytes_per_second", "peak_flops_per_second", "ops", "ops_in_sequence", "collectives"});
   ProfileTable table;
   table.ranks = static_cast<int32_t>(object.require_int("ranks", 1, kMostDevices));
   table.threads = static_cast<int32_t>(object.require_int("threads", 1, 1 << 16));
@@ -191,11 +191,28 @@ Machine machine_from_json(const std::string& text, const std::string& source) {
   const Json value = parse_json(text, source);
   const JsonObject object(value, source);
   object.require_schema(kSchema);
-  object.refuse_unknown_keys({"schema", "name", "kind", "device", "devices", "devices_per_node", "intra_node",
-                              "inter_node", "usd_per_device_hour", "failures_per_device_day",
-                              "disk_write_bytes_per_second", "disk_read_bytes_per_second", "data_read_tokens_per_second",
-                              "framework_bytes", "framework_bytes_spread", "cores", "host", "cpu_model", "profiled_at",
-                              "versions", "workspace_bytes", "tables"});
+  object.refuse_unknown_keys({"schema",
+                              "name",
+                              "kind",
+                              "device",
+                              "devices",
+                              "devices_per_node",
+                              "intra_node",
+                              "inter_node",
+                              "usd_per_device_hour",
+                              "failures_per_device_day",
+                              "disk_write_bytes_per_second",
+                              "disk_read_bytes_per_second",
+                              "data_read_tokens_per_second",
+                              "framework_bytes",
+                              "framework_bytes_spread",
+                              "cores",
+                              "host",
+                              "cpu_model",
+                              "profiled_at",
+                              "versions",
+                              "workspace_bytes",
+                              "tables"});
   Machine machine;
   machine.name = object.require_string("name");
   machine.kind = object.get_string("kind", machine.kind);

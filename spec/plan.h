@@ -40,14 +40,14 @@ struct Prediction {
 struct Plan {
   std::string foresail_version;
   Job job;
-  std::string model_config;        ///< the config.json that was planned, whole
+  std::string model_config;  ///< the config.json that was planned, whole
   std::string model_name;
   std::string machine_name, machine_digest;
   Strategy strategy;
   Target target;
   std::vector<std::string> program_digests;  ///< one per stage: `train` compiles and compares
   Prediction predicted;
-  int64_t steps = 0;               ///< optimizer steps of the whole run
+  int64_t steps = 0;  ///< optimizer steps of the whole run
 };
 
 /// The `predicted` object of the command line's JSON; keys of parts that are not built yet are null.

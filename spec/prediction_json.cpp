@@ -22,12 +22,16 @@ constexpr Key<MemoryPrediction, int64_t> kMemoryKeys[] = {
     {"optimizer", &MemoryPrediction::optimizer},   {"activations", &MemoryPrediction::activations},
     {"scratch", &MemoryPrediction::scratch},       {"framework", &MemoryPrediction::framework}};
 
-constexpr Key<TimePrediction, double> kTimeKeys[] = {
-    {"compute", &TimePrediction::compute},           {"recompute", &TimePrediction::recompute},
-    {"tensor_comm", &TimePrediction::tensor_comm},   {"data_comm", &TimePrediction::data_comm},
-    {"pipeline_comm", &TimePrediction::pipeline_comm}, {"expert_comm", &TimePrediction::expert_comm},
-    {"context_comm", &TimePrediction::context_comm}, {"bubble", &TimePrediction::bubble},
-    {"optimizer", &TimePrediction::optimizer},       {"data_wait", &TimePrediction::data_wait}};
+constexpr Key<TimePrediction, double> kTimeKeys[] = {{"compute", &TimePrediction::compute},
+                                                     {"recompute", &TimePrediction::recompute},
+                                                     {"tensor_comm", &TimePrediction::tensor_comm},
+                                                     {"data_comm", &TimePrediction::data_comm},
+                                                     {"pipeline_comm", &TimePrediction::pipeline_comm},
+                                                     {"expert_comm", &TimePrediction::expert_comm},
+                                                     {"context_comm", &TimePrediction::context_comm},
+                                                     {"bubble", &TimePrediction::bubble},
+                                                     {"optimizer", &TimePrediction::optimizer},
+                                                     {"data_wait", &TimePrediction::data_wait}};
 
 constexpr Key<Prediction, double> kRateKeys[] = {
     {"tokens_per_second", &Prediction::tokens_per_second},
@@ -87,10 +91,10 @@ Json prediction_form(const Prediction& predicted) {
 }
 
 Prediction prediction_from(const JsonObject& object) {
-  object.refuse_unknown_keys({"step_seconds", "step_seconds_low", "step_seconds_high", "calibrated", "tokens_per_second",
-                              "tokens_per_second_per_device", "model_flops_per_second_per_device", "mfu", "hfu",
-                              "effective_utilization", "peak_bytes", "arena_bytes", "framework_bytes", "host_bytes",
-                              "peak_bytes_by_stage", "memory", "time", "scaling", "data"});
+  object.refuse_unknown_keys({"step_seconds", "step_seconds_low", "step_seconds_high", "calibrated",
+                              "tokens_per_second", "tokens_per_second_per_device", "model_flops_per_second_per_device",
+                              "mfu", "hfu", "effective_utilization", "peak_bytes", "arena_bytes", "framework_bytes",
+                              "host_bytes", "peak_bytes_by_stage", "memory", "time", "scaling", "data"});
   Prediction predicted;
   read_keys(object, predicted, kStepKeys);
   predicted.calibrated = object.get_bool("calibrated", false);

@@ -30,8 +30,8 @@ constexpr FlagKey kFlags[] = {{"sequence_parallel_default", &Stack::sequence_par
                               {"fused_kernels", &Stack::fused_kernels}};
 
 /// Switches of the schema that steer parts of the simulated Program that are not built yet.
-constexpr const char* kLaterSwitches[] = {"selective_drops", "zero_default", "bucket_bytes", "reduce_dtype",
-                                          "interleave",      "stage_partition", "eager",    "fp8"};
+constexpr const char* kLaterSwitches[] = {"selective_drops", "zero_default",    "bucket_bytes", "reduce_dtype",
+                                          "interleave",      "stage_partition", "eager",        "fp8"};
 
 std::string choice_from(const JsonObject& entry, const std::string& name, const std::vector<std::string>& values) {
   const std::string value = entry.require_string("value");

@@ -96,8 +96,9 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
   } else if (key == "sequence_parallel") {
     strategy.sequence_parallel = parse_flag(key, text, source);
   } else {
-    refuse(source, key, "is unknown",
-           "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, recompute");
+    refuse(
+        source, key, "is unknown",
+        "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, recompute");
   }
 }
 
@@ -126,7 +127,9 @@ std::string to_text(const Strategy& s) {
       s.zero_stage, name_of(s.recompute));
 }
 
-bool StrategyText::names(std::string_view key) const { return std::find(named.begin(), named.end(), key) != named.end(); }
+bool StrategyText::names(std::string_view key) const {
+  return std::find(named.begin(), named.end(), key) != named.end();
+}
 
 StrategyText parse_strategy(const std::string& text) {
   const std::string source = "strategy '" + text.substr(0, 200) + "'";

@@ -43,7 +43,8 @@ Json strategy_form(const Strategy& s) {
 Strategy strategy_from(const JsonObject& object) {
   object.refuse_unknown_keys({"dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "schedule",
                               "sequence_parallel", "zero_stage", "recompute", "devices"});
-  Strategy s = with_choice({}, object, "schedule", [](Strategy& to, const Strategy& from) { to.schedule = from.schedule; });
+  Strategy s =
+      with_choice({}, object, "schedule", [](Strategy& to, const Strategy& from) { to.schedule = from.schedule; });
   s = with_choice(s, object, "recompute", [](Strategy& to, const Strategy& from) { to.recompute = from.recompute; });
   s.dp = object.get_int("dp", s.dp, 1, kMostDevices);
   s.tp = object.get_int("tp", s.tp, 1, kMostDevices);

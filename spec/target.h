@@ -8,11 +8,11 @@
 namespace foresail {
 
 struct Target {
-  std::string back_end = "cpu";   ///< "cpu", "reference" or "catalogue" (planned only)
-  int64_t alignment = 64;         ///< bytes; every buffer starts at a multiple
-  int32_t threads = 1;            ///< per rank; workspace may depend on it
+  std::string back_end = "cpu";  ///< "cpu", "reference" or "catalogue" (planned only)
+  int64_t alignment = 64;        ///< bytes; every buffer starts at a multiple
+  int32_t threads = 1;           ///< per rank; workspace may depend on it
   bool unfused_attention = false;
-  bool fused_kernels = true;      ///< false: every op of the graph by itself
+  bool fused_kernels = true;  ///< false: every op of the graph by itself
   /// Collectives and receives run on the compute queue (a library without progress of its own) instead of beside it.
   bool blocking_communication = true;
   /// Workspace a library asked for, by op signature; ops not listed need none beyond the op table's rule.

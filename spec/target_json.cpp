@@ -29,7 +29,8 @@ Json target_form(const Target& target) {
 Target target_from(const JsonObject& object) {
   object.require_schema(kSchema);
   object.refuse_unknown_keys({"schema", "back_end", "alignment", "threads", "unfused_attention", "fused_kernels",
-                              "blocking_communication", "workspace_bytes", "framework_bytes", "framework_bytes_spread"});
+                              "blocking_communication", "workspace_bytes", "framework_bytes",
+                              "framework_bytes_spread"});
   Target t;
   t.back_end = object.get_string("back_end", t.back_end);
   if (t.back_end != "cpu" && t.back_end != "reference" && t.back_end != "catalogue") {

@@ -30,7 +30,8 @@ std::string parse_refusal(const std::string& text) {
 }
 
 TEST(ParseJson, ReadsEveryKindOfValueAndKeepsTheOrderOfKeys) {
-  const Json value = parse_json(R"({"z": 1, "a": [true, null, "x\u00e9", -2, 2.5, 18446744073709551615], "m": {}})", "t");
+  const Json value =
+      parse_json(R"({"z": 1, "a": [true, null, "x\u00e9", -2, 2.5, 18446744073709551615], "m": {}})", "t");
   EXPECT_EQ(value.dump(), "{\"z\":1,\"a\":[true,null,\"x\u00e9\",-2,2.5,18446744073709551615],\"m\":{}}");
 }
 
@@ -106,8 +107,9 @@ TEST_F(JsonObjectTest, ReturnsValuesAndFallbacks) {
 
 TEST_F(JsonObjectTest, NamesFileAndFieldOfWhatItRefuses) {
   EXPECT_NE(refusal([&] { object.require_int("absent", 0, 1); }).find("job.json: field 'absent'"), std::string::npos);
-  EXPECT_NE(refusal([&] { object.require_object("inner").require_object("deep").require_int("x", 0, 5); })
-                .find("field 'inner.deep.x'"),
+  EXPECT_NE(refusal([&] {
+              object.require_object("inner").require_object("deep").require_int("x", 0, 5);
+            }).find("field 'inner.deep.x'"),
             std::string::npos);
   EXPECT_NE(refusal([&] { object.get_objects("list")[1].require_int("a", 0, 5); }).find("field 'list[1].a'"),
             std::string::npos);

@@ -74,6 +74,15 @@ TEST(Error, IsOneLineOfThingCauseAndMend) {
   }
 }
 
+TEST(Error, StaysOneLineWhateverItQuotes) {
+  try {
+    throw_environment("a\nb", "c\x1b[31m\r", "d\te");
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "a b: c [31m ; d e");
+    EXPECT_EQ(static_cast<int>(error.exit()), 3);
+  }
+}
+
 TEST(Log, WritesToStandardErrorFromTheLeastLevelOn) {
   testing::internal::CaptureStderr();
   testing::internal::CaptureStdout();

@@ -63,8 +63,8 @@ TEST(Job, RefusesMisspeltAbsurdAndWronglyTypedFields) {
         "\"precision\": \"fp8\"", "\"precision\": 32", "\"seed\": -1", "\"validation_fraction\": 1",
         "\"dropout\": \"yes\"", "\"checkpoints_kept\": 0", "\"optimizer\": []", "\"optimizer\": {\"beta2\": 1}",
         "\"optimizer\": {\"epsilon\": 0}", "\"optimizer\": {\"learning_rate\": -1}",
-        "\"optimizer\": {\"schedule\": \"step\"}", "\"optimizer\": {\"clip_norm\": -1}", "\"model\": null, \"model\": 1",
-        "\"optimizer\": {\"learning_rate\": 1e-4, \"minimum_learning_rate\": 1e-3}"}) {
+        "\"optimizer\": {\"schedule\": \"step\"}", "\"optimizer\": {\"clip_norm\": -1}",
+        "\"model\": null, \"model\": 1", "\"optimizer\": {\"learning_rate\": 1e-4, \"minimum_learning_rate\": 1e-3}"}) {
     EXPECT_NE(refusal(fields).find("job.json"), std::string::npos) << fields;
   }
   EXPECT_THROW(job_from_json("{\"schema\": \"foresail.plan/1\"}", "t"), Error);

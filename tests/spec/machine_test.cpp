@@ -113,11 +113,11 @@ TEST(Machine, TheCatalogueReadsAndGivesASourceForEveryFigure) {
     const Machine machine = load_machine(name);
     EXPECT_EQ(machine.name, name) << "a file is named after its machine";
     EXPECT_EQ(machine.kind, "catalogue");
-    std::vector<Sourced> figures = {machine.device.memory_bytes,        machine.device.memory_bytes_per_second,
-                                    machine.device.multiprocessors,     machine.device.watts,
+    std::vector<Sourced> figures = {machine.device.memory_bytes,         machine.device.memory_bytes_per_second,
+                                    machine.device.multiprocessors,      machine.device.watts,
                                     machine.intra_node.bytes_per_second, machine.intra_node.latency_seconds,
                                     machine.inter_node.bytes_per_second, machine.inter_node.latency_seconds,
-                                    machine.usd_per_device_hour,        machine.failures_per_device_day};
+                                    machine.usd_per_device_hour,         machine.failures_per_device_day};
     for (const auto& [dtype, peak] : machine.device.peak_flops_per_second) figures.push_back(peak);
     for (const Sourced& figure : figures) {
       EXPECT_GT(figure.value, 0) << name;
@@ -136,7 +136,8 @@ TEST(Machine, TheA100IsTheDatasheets) {
 }
 
 TEST(Machine, LoadsByNameOrPathAndSaysWhatItKnows) {
-  const auto path = std::filesystem::temp_directory_path() / ("foresail-machine-" + std::to_string(::getpid()) + ".json");
+  const auto path =
+      std::filesystem::temp_directory_path() / ("foresail-machine-" + std::to_string(::getpid()) + ".json");
   write_file_atomically(path, machine_to_json(profiled_machine()));
   EXPECT_EQ(load_machine(path.string()).name, "host");
   std::filesystem::remove(path);

@@ -36,11 +36,19 @@ TEST(Mesh, RanksOutsideAreAnInvariantNotARank) {
 
 TEST(MeshGroups, AreListedByKindInOneOrder) {
   const MeshGroups groups = mesh_groups({2, 2, 2});
-  const std::vector<std::vector<int>> expected = {
-      {0, 1, 2, 3, 4, 5, 6, 7},              // world
-      {0, 2},                   {1, 3}, {4, 6}, {5, 7},  // data
-      {0, 1},                   {2, 3}, {4, 5}, {6, 7},  // tensor
-      {0, 4},                   {1, 5}, {2, 6}, {3, 7}}; // embedding
+  const std::vector<std::vector<int>> expected = {{0, 1, 2, 3, 4, 5, 6, 7},  // world
+                                                  {0, 2},
+                                                  {1, 3},
+                                                  {4, 6},
+                                                  {5, 7},  // data
+                                                  {0, 1},
+                                                  {2, 3},
+                                                  {4, 5},
+                                                  {6, 7},  // tensor
+                                                  {0, 4},
+                                                  {1, 5},
+                                                  {2, 6},
+                                                  {3, 7}};  // embedding
   EXPECT_EQ(groups.members, expected);
 }
 
