@@ -1,0 +1,144 @@
+#include "workflow/train.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/log.h"
+#include "runtime/checkpoint/ranks.h"
+#include "runtime/launch/rank.h"
+#include "workflow/run_log.h"
+#include "workflow/run_setup.h"
+#include "workflow/train_events.h"
+
+namespace foresail {
+namespace {
+
+bool holds_something(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error);
+}
+
+void check_run_folder(const TrainOptions& options) {
+  if (options.out.empty()) throw_bad_input("train", "--out is missing", "name the run's folder");
+  if (std::filesystem::exists(options.out) && !std::filesystem::is_directory(options.out)) {
+    throw_bad_input(options.out.string(), "it is not a folder", "name a folder for the run");
+  }
+  if (!options.resume && holds_something(options.out)) {
+    throw_bad_input(options.out.string(), "it holds a run already", "add --resume to go on with it, or name another folder");
+  }
+  if (options.resume && options.init) {
+    throw_bad_input("--init", "a resumed run has its parameters", "leave out --init or --resume");
+  }
+}
+
+/// The last optimizer step of this call and of the learning-rate schedule.
+struct Steps {
+  int64_t last = 0, total = 0;
+};
+
+Steps steps_of(const TrainOptions& options, const Plan& plan) {
+  const int64_t total = plan.steps > 0 ? plan.steps : options.steps.value_or(0);
+  if (total < 1) throw_bad_input(options.plan.string(), "it states no number of steps", "add --steps N, or plan with --tokens T");
+  const int64_t last = options.steps.value_or(total);
+  if (last < 1 || last > total) {
+    throw_bad_input("--steps", fmt::format("{} is not between 1 and the plan's {}", last, total), "plan with more --tokens");
+  }
+  return {last, total};
+}
+
+/// Finite losses of the run's former life.
+std::map<int64_t, double> recorded_losses(const TrainOptions& options) {
+  std::map<int64_t, double> losses;
+  if (!options.resume) return losses;
+  for (const StepLine& line : read_metrics(metrics_path(options.out))) {
+    if (std::isfinite(line.loss)) losses[line.step] = line.loss;
+  }
+  return losses;
+}
+
+double median_of(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const TrainerReport& report, double seconds) {
+  const Program& program = setup.session->programs.train;
+  const int64_t tokens = global_batch_of(program) * program.sequence_length;
+  TrainResult result;
+  result.steps = report.last_step;
+  result.tokens = report.last_step * tokens;
+  result.loss = report.loss;
+  result.validation_loss = report.validation_loss;
+  result.step_seconds_median = median_of(report.step_seconds);
+  if (result.step_seconds_median > 0) {
+    result.tokens_per_second = static_cast<double>(tokens) / result.step_seconds_median;
+    result.mfu = mfu_of(setup, result.step_seconds_median);
+  }
+  result.peak_bytes = report.resident_bytes;
+  result.arena_bytes = setup.arena_bytes;
+  result.restarts = count_resumes(events_path(options.out));
+  const double price = setup.plan.job.usd_per_device_hour;
+  if (price > 0) result.usd = price * program.mesh.size() * seconds / 3600;
+  result.checkpoint = report.checkpoint;
+  result.stopped = report.stopped;
+  return result;
+}
+
+void prepare_folder(const TrainOptions& options, const RunSetup& setup) {
+  create_folder(options.out);
+  write_file_atomically(options.out / "plan.json", setup.plan_text);
+  log_info("plan {} ({}): arena of {} bytes allocated, as predicted", to_text(setup.plan.strategy), setup.plan.model_name,
+           setup.arena_bytes);
+}
+
+}  // namespace
+
+RankCount check_train(const TrainOptions& options) {
+  check_run_folder(options);
+  const RankCount count = check_setup(options.plan, options.data);
+  steps_of(options, load_plan(options.plan));
+  if (options.resume) read_metrics(metrics_path(options.out));
+  return count;
+}
+
+TrainResult train(const TrainOptions& options, Communicator& communicator) {
+  const auto begin = std::chrono::steady_clock::now();
+  const RunSetup setup = open_run(options.plan, options.data, options.device, communicator);
+  const Steps steps = steps_of(options, setup.plan);
+  TrainerOptions trainer;
+  trainer.run = options.out;
+  trainer.total_steps = steps.total;
+  trainer.stop_after = steps.last;
+  trainer.training = reader_of(*setup.training);
+  if (setup.validation != nullptr) trainer.validation = reader_of(*setup.validation);
+  trainer.init = options.init;
+  trainer.resume = options.resume;
+  trainer.resume_step = options.resume_step;
+  trainer.identity = setup.identity;
+  trainer.recorded_losses = recorded_losses(options);
+  trainer.stop_requested = stop_requested;
+  communicator.barrier(world_group(*setup.session));  // everybody has read the old metrics before they are cut
+  std::optional<RunLog> log;
+  first_rank_does({&communicator, world_group(*setup.session)}, [&] {
+    prepare_folder(options, setup);
+    log.emplace(options.out, setup, steps.last, options.terminal);
+    return std::string();
+  });
+  if (log) {
+    trainer.on_step = [&](const StepRecord& record) { log->on_step(record); };
+    trainer.on_event = [&](const RunEvent& event) { log->on_event(event); };
+  }
+  const TrainerReport report = run_training(*setup.session, communicator, trainer);
+  if (log) log->finish();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return communicator.rank() == 0 ? result_of(options, setup, report, seconds) : TrainResult{};
+}
+
+}  // namespace foresail
