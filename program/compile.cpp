@@ -69,10 +69,7 @@ class StageCompiler {
 
   Region region_of(const Differentiated& layer, const std::set<int>& dropped) const;
   int32_t add(LoweredBlock lowered);
-  int32_t add(Block block) {
-    std::vector<bool> nothing(block.buffers.size(), false);
-    return add(LoweredBlock{std::move(block), std::move(nothing), 0});
-  }
+  int32_t add(Block block) { return add(with_workspace(std::move(block), workspace_of_, shape_.alignment)); }
   int32_t lower(BlockRequest request) { return add(lower_block(std::move(request), workspace_of_, blocking_)); }
   BlockRequest request(const std::string& name, const Graph& graph, const LayerKind& kind) const;
   void call(Phase phase, int32_t block, RegisterFile base = {}, int64_t layer = -1);

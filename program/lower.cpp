@@ -43,6 +43,9 @@ OpInstance instance_of(const Graph& graph, const Node& node) {
   return op;
 }
 
+/// Workspace is counted in 4-byte units.
+TensorType workspace_type(int64_t bytes) { return {DType::f32, {(bytes + 3) / 4}}; }
+
 class Lowering {
  public:
   Lowering(const BlockRequest& request, const PlacedBlock& placed) : request_(request), placed_(placed) {
@@ -90,8 +93,7 @@ class Lowering {
       instruction.queue = blocking ? Queue::compute : Queue::inline_comm;
     }
     if (const auto place = placed_.workspace_places.find(position); place != placed_.workspace_places.end()) {
-      const int64_t bytes = request_.workspace.at(position);
-      instruction.workspace = add_buffer("workspace", place->second, {DType::f32, {(bytes + 3) / 4}});
+      instruction.workspace = add_buffer("workspace", place->second, workspace_type(request_.workspace.at(position)));
     }
     result_.block.instructions.push_back(std::move(instruction));
   }
@@ -132,6 +134,21 @@ LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, 
   }
   const PlacedBlock placed = place_block(request);
   return Lowering(request, placed).run(blocking);
+}
+
+LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_t alignment) {
+  LoweredBlock lowered{std::move(block), {}, 0};
+  lowered.in_scratch.assign(lowered.block.buffers.size(), false);
+  for (Instruction& instruction : lowered.block.instructions) {
+    if (instruction.kind != InstructionKind::op) continue;
+    const int64_t bytes = workspace_of(op_instance(lowered.block, instruction));
+    if (bytes == 0) continue;
+    instruction.workspace = static_cast<int32_t>(lowered.block.buffers.size());
+    lowered.block.buffers.push_back({"workspace", Register::absolute, 0, workspace_type(bytes), MemoryKind::scratch});
+    lowered.in_scratch.push_back(true);
+    lowered.scratch_end = std::max(lowered.scratch_end, (bytes + alignment - 1) / alignment * alignment);
+  }
+  return lowered;
 }
 
 void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset) {

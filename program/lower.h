@@ -22,6 +22,9 @@ struct LoweredBlock {
 /// compute queue, otherwise beside it with the waits that data demands.
 LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking);
 
+/// A block whose buffers are placed already: gives each operator the workspace it needs, at the start of scratch.
+LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_t alignment);
+
 /// Adds the start of the scratch segment to every scratch buffer.
 void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset);
 
