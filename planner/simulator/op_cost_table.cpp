@@ -1,5 +1,7 @@
 #include "planner/simulator/op_cost_table.h"
 
+#include <Eigen/Dense>
+
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +10,8 @@
 namespace foresail {
 namespace {
 
-constexpr int kNeighbours = 6;            // of a shape in three dimensions: two per dimension
+constexpr size_t kNeighbours = 8;          // of a shape in three dimensions: a cell's corners
+constexpr int kFitRounds = 2000;
 constexpr double kSpreadPerOctave = 0.05;  // of distance to the nearest measured shape
 constexpr double kSpreadPerOctaveOutside = 0.10;  // beyond the measured range
 
@@ -38,6 +41,39 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
   return std::sqrt(sum);
 }
 
+/// Coefficients >= 0 that minimise the relative errors of sum(coefficient x term) against the durations: coordinate
+/// descent on the normal equations (Franc, Hlavac & Navara 2005), which for these few terms needs some hundred rounds.
+template <typename Points>
+std::vector<double> fit_trend(const Points& points) {
+  const auto terms = static_cast<Eigen::Index>(points[0].shape.terms.size());
+  Eigen::MatrixXd normal = Eigen::MatrixXd::Zero(terms, terms);
+  Eigen::VectorXd right = Eigen::VectorXd::Zero(terms), scale = Eigen::VectorXd::Zero(terms), row(terms);
+  for (const auto& point : points) {
+    for (Eigen::Index i = 0; i < terms; ++i) scale(i) = std::max(scale(i), point.shape.terms[static_cast<size_t>(i)] / point.seconds);
+  }
+  for (const auto& point : points) {
+    for (Eigen::Index i = 0; i < terms; ++i) row(i) = point.shape.terms[static_cast<size_t>(i)] / point.seconds / scale(i);
+    normal += row * row.transpose();
+    right += row;
+  }
+  Eigen::VectorXd fit = Eigen::VectorXd::Zero(terms);
+  for (int round = 0; round < kFitRounds; ++round) {
+    for (Eigen::Index i = 0; i < terms; ++i) {
+      const double gradient = normal.row(i).dot(fit) - right(i);
+      fit(i) = std::max(0.0, fit(i) - gradient / normal(i, i));
+    }
+  }
+  std::vector<double> trend;
+  for (Eigen::Index i = 0; i < terms; ++i) trend.push_back(fit(i) / scale(i));
+  return trend;
+}
+
+double trend_seconds(const std::vector<double>& trend, const OpShape& shape) {
+  double seconds = 0;
+  for (size_t i = 0; i < trend.size(); ++i) seconds += trend[i] * shape.terms[i];
+  return seconds;
+}
+
 }  // namespace
 
 OpCostTable::OpCostTable(const ProfileTable& table) {
@@ -46,7 +82,7 @@ OpCostTable::OpCostTable(const ProfileTable& table) {
     if (!(seconds > 0) || !exact_.emplace(signature, Cost{seconds, spread}).second) return;
     if (auto shape = parse_signature(signature)) {
       std::string family = shape->family;
-      families_[family].push_back({std::move(*shape), seconds, spread});
+      families_[family].points.push_back({std::move(*shape), seconds, spread});
     }
   };
   for (const auto& [signature, measured] : table.ops_in_sequence) add(signature, measured.seconds, measured.spread);
@@ -55,9 +91,10 @@ OpCostTable::OpCostTable(const ProfileTable& table) {
     const auto factor = shape ? factors.find(shape->kind) : factors.end();
     add(signature, measured.seconds * (factor == factors.end() ? 1 : factor->second), measured.spread);
   }
-  for (auto& [family, points] : families_) {
-    std::stable_sort(points.begin(), points.end(),
+  for (auto& [name, family] : families_) {
+    std::stable_sort(family.points.begin(), family.points.end(),
                      [](const Point& a, const Point& b) { return a.shape.work < b.shape.work; });
+    if (family.points[0].shape.position.size() > 1) family.trend = fit_trend(family.points);
   }
 }
 
@@ -68,28 +105,34 @@ std::optional<Cost> OpCostTable::find(const std::string& signature) const {
   if (!wanted) return std::nullopt;
   const auto family = families_.find(wanted->family);
   if (family == families_.end()) return std::nullopt;
-  if (wanted->position.size() == 1) return interpolate_line(family->second, wanted->work);
+  if (wanted->position.size() == 1) return interpolate_line(family->second.points, wanted->work);
   return interpolate(family->second, *wanted);
 }
 
-/// Inverse-distance weighting (Shepard 1968, squared distances) of log rates over the nearest shapes.
-Cost OpCostTable::interpolate(const std::vector<Point>& points, const OpShape& wanted) const {
+/// A trend with a meaning (fixed, per operand, per FLOP) times what the nearest measured shapes deviate from it, weighted
+/// by inverse squared distance in the log of the shape (Shepard 1968) and fading outside of the measured range.
+Cost OpCostTable::interpolate(const Family& family, const OpShape& wanted) const {
   std::vector<std::pair<double, const Point*>> near;
-  for (const Point& point : points) near.emplace_back(distance(point.shape.position, wanted.position), &point);
+  for (const Point& point : family.points) near.emplace_back(distance(point.shape.position, wanted.position), &point);
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  const double nearest = near.front().first;
-  near.resize(std::min<size_t>(near.size(), kNeighbours));
-  if (nearest < 1e-9) return {near.front().second->seconds * wanted.work / near.front().second->shape.work,
-                              near.front().second->spread};
-  double weights = 0, log_rate = 0, log_rate_squared = 0, spread = 0;
+  const Point& nearest = *near.front().second;
+  if (near.front().first < 1e-9) return {nearest.seconds * wanted.work / nearest.shape.work, nearest.spread};
+  near.resize(std::min(near.size(), kNeighbours));
+  double weights = 0, residual = 0, residual_squared = 0, spread = 0;
   for (const auto& [away, point] : near) {
     const double weight = 1 / (away * away);
-    const double value = std::log(point->shape.work / point->seconds);
-    weights += weight, log_rate += weight * value, log_rate_squared += weight * value * value;
+    const double value = std::log(point->seconds / trend_seconds(family.trend, point->shape));
+    weights += weight, residual += weight * value, residual_squared += weight * value * value;
     spread += weight * point->spread;
   }
-  log_rate /= weights, spread /= weights;
-  const double disagreement = std::sqrt(std::max(0.0, log_rate_squared / weights - log_rate * log_rate));
+  residual /= weights;
+  const double disagreement = std::sqrt(std::max(0.0, residual_squared / weights - residual * residual));
+  const double outside = octaves_outside(family.points, wanted);
+  return {trend_seconds(family.trend, wanted) * std::exp(residual / (1 + outside)),
+          spread / weights + disagreement + kSpreadPerOctave * near.front().first + kSpreadPerOctaveOutside * outside};
+}
+
+double OpCostTable::octaves_outside(const std::vector<Point>& points, const OpShape& wanted) {
   double outside = 0;
   for (size_t d = 0; d < wanted.position.size(); ++d) {
     double least = points[0].shape.position[d], most = least;
@@ -99,8 +142,7 @@ Cost OpCostTable::interpolate(const std::vector<Point>& points, const OpShape& w
     }
     outside += std::max({0.0, least - wanted.position[d], wanted.position[d] - most});
   }
-  const double widened = spread + disagreement + kSpreadPerOctave * nearest + kSpreadPerOctaveOutside * outside;
-  return {wanted.work / std::exp(log_rate), widened};
+  return outside;
 }
 
 /// `points` are sorted by work. Between two of them the log of the rate is linear in the log of the work; beyond, the

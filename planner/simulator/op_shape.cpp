@@ -115,6 +115,7 @@ bool place_product(const Parsed& parsed, OpShape& shape) {
   }
   shape.work = 2 * m * n * k;
   shape.position = {std::log2(m), std::log2(n), std::log2(k)};
+  shape.terms = {1, m * k, n * k, m * n, shape.work};
   return m > 0 && n > 0 && k > 0;
 }
 
@@ -135,6 +136,7 @@ bool place_attention(const Parsed& parsed, OpShape& shape) {
   if (heads <= 0) return false;
   shape.work = heads * s * keys * static_cast<double>(parsed.head_dim);
   shape.position = {std::log2(s), std::log2(static_cast<double>(parsed.head_dim)), std::log2(heads)};
+  shape.terms = {1, heads * s * static_cast<double>(parsed.head_dim), heads * s * keys, shape.work};
   return true;
 }
 
@@ -156,7 +158,6 @@ std::optional<OpShape> parse_signature(std::string_view text) {
   if (parsed->window > 0) shape.family += "/w";
   if (parsed->dropout) shape.family += "/p";
   if (info(parsed->kind).op_class == OpClass::matrix_product) {
-    if (parsed->inputs.size() > 2) shape.family += "/bias";
     if (!place_product(*parsed, shape)) return std::nullopt;
   } else if (is_attention_product(parsed->kind)) {
     if (!place_attention(*parsed, shape)) return std::nullopt;
@@ -164,6 +165,7 @@ std::optional<OpShape> parse_signature(std::string_view text) {
     shape.work = all_elements(*parsed);
     if (shape.work <= 0) return std::nullopt;
     shape.position = {std::log2(shape.work)};
+    shape.terms = {1, shape.work};
   }
   return shape;
 }

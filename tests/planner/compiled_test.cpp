@@ -1,0 +1,152 @@
+// What the simulator says about compiled Programs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/explain/explain.h"
+#include "planner/search/search.h"
+#include "program/check.h"
+#include "tests/planner/synthetic_machine.h"
+
+namespace foresail {
+namespace {
+
+using namespace test;
+
+Evaluation play(const std::string& strategy, const Stack& stack = plain_stack(), bool events = false) {
+  return evaluate(small_model(), small_job(), small_cluster(16e9), stack, parse_strategy(strategy).strategy, events);
+}
+
+double sum_of(const TimePrediction& t) {
+  return t.compute + t.recompute + t.tensor_comm + t.context_comm + t.expert_comm + t.data_comm + t.pipeline_comm +
+         t.bubble + t.optimizer + t.data_wait;
+}
+
+TEST(Compiled, EachDegreeSpendsItsOwnKindOfTime) {
+  const TimePrediction one = play("micro_batch=2").candidate.predicted.time;
+  EXPECT_GT(one.compute, 0);
+  EXPECT_GT(one.optimizer, 0);
+  EXPECT_EQ(one.recompute + one.tensor_comm + one.data_comm + one.pipeline_comm + one.bubble, 0);
+  EXPECT_GT(play("micro_batch=2,recompute=full").candidate.predicted.time.recompute, 0);
+  EXPECT_GT(play("tp=2,micro_batch=2").candidate.predicted.time.tensor_comm, 0);
+  EXPECT_GT(play("dp=2,micro_batch=2").candidate.predicted.time.data_comm, 0);
+  const TimePrediction pipeline = play("pp=4,micro_batch=2").candidate.predicted.time;
+  EXPECT_GT(pipeline.bubble, 0);
+  EXPECT_GT(pipeline.pipeline_comm, 0);
+}
+
+TEST(Compiled, KindsSumToStepAndPeakForEveryStrategy) {
+  for (const char* text : {"micro_batch=1", "dp=2,tp=2,pp=2,micro_batch=3", "pp=4,micro_batch=1,recompute=full",
+                           "tp=4,micro_batch=4", "dp=4,pp=2,micro_batch=1"}) {
+    const Prediction p = play(text).candidate.predicted;
+    EXPECT_EQ(sum_of(p.time), p.step_seconds) << text;
+    const MemoryPrediction& m = p.memory;
+    EXPECT_EQ(m.parameters + m.gradients + m.optimizer + m.activations + m.scratch + m.framework, p.peak_bytes) << text;
+    EXPECT_LT(p.step_seconds_low, p.step_seconds);
+    EXPECT_GT(p.step_seconds_high, p.step_seconds);
+    EXPECT_EQ(*std::max_element(p.peak_bytes_by_stage.begin(), p.peak_bytes_by_stage.end()), p.peak_bytes);
+  }
+}
+
+TEST(Compiled, TheBubbleShrinksAsMicroBatchesGrow) {
+  double previous = 1;
+  for (const int micro_batch : {24, 12, 6, 2}) {
+    const Prediction p = play("pp=2,micro_batch=" + std::to_string(micro_batch)).candidate.predicted;
+    const double share = p.time.bubble / p.step_seconds;
+    EXPECT_LT(share, previous) << micro_batch;
+    previous = share;
+  }
+}
+
+TEST(Compiled, RecomputeTradesTimeForMemoryAndCountsInHfuOnly) {
+  const Prediction kept = play("micro_batch=4").candidate.predicted;
+  const Prediction replayed = play("micro_batch=4,recompute=full").candidate.predicted;
+  EXPECT_LT(replayed.memory.activations, kept.memory.activations);
+  EXPECT_GT(replayed.step_seconds, kept.step_seconds);
+  EXPECT_DOUBLE_EQ(kept.mfu, kept.hfu);
+  EXPECT_GT(replayed.hfu, 1.1 * replayed.mfu);
+}
+
+TEST(Compiled, OverlapNeverSlowsAStep) {
+  Stack overlapped = plain_stack();
+  overlapped.tensor_parallel_overlap = overlapped.data_parallel_overlap = true;
+  for (const char* text : {"dp=2,tp=2,micro_batch=2", "tp=4,micro_batch=2", "dp=4,micro_batch=2"}) {
+    EXPECT_LE(play(text, overlapped).candidate.predicted.step_seconds,
+              play(text).candidate.predicted.step_seconds * (1 + 1e-9))
+        << text;
+  }
+}
+
+TEST(Compiled, TheTraceNamesEveryStageAndEndsWithTheStep) {
+  const Evaluation e = play("dp=2,tp=2,pp=2,micro_batch=3", plain_stack(), true);
+  ASSERT_FALSE(e.simulation.events.empty());
+  double last = 0;
+  for (const SimulatedEvent& event : e.simulation.events) last = std::max(last, event.end_seconds);
+  EXPECT_NEAR(last, e.candidate.predicted.step_seconds, 1e-9 * last);
+  const std::string trace = chrome_trace(e.programs, e.simulation);
+  for (const char* part : {"\"stage 0\"", "\"stage 1\"", "attention", "all_reduce", "receive from stage", "activations kept"}) {
+    EXPECT_NE(trace.find(part), std::string::npos) << part;
+  }
+}
+
+TEST(Compiled, DumpedProgramsSimulateAlike) {
+  const Evaluation e = play("tp=2,pp=2,micro_batch=3");
+  std::vector<Program> read;
+  for (const Program& program : e.programs) read.push_back(read_program(dump_program(program), "dump"));
+  const auto costs = costs_for(small_cluster(16e9), plain_stack(), 4);
+  EXPECT_EQ(simulate(read, *costs, {.record_events = false, .devices_per_node = 4}).step_seconds,
+            e.candidate.predicted.step_seconds);
+}
+
+TEST(Compiled, OneRemovedInstructionChangesTheTime) {
+  const Evaluation e = play("tp=2,micro_batch=3");
+  const auto costs = costs_for(small_cluster(16e9), plain_stack(), 2);
+  const SimulationOptions options{.record_events = false, .devices_per_node = 4};
+  int removed = 0;
+  for (size_t b = 0; b < e.programs[0].blocks.size(); ++b) {
+    const size_t count = e.programs[0].blocks[b].instructions.size();
+    const auto executions = [&] {
+      for (const ScheduleEntry& entry : e.programs[0].schedule) {
+        for (const Call& call : e.programs[0].calls[static_cast<size_t>(entry.phase)]) {
+          if (call.block == static_cast<int32_t>(b)) return true;
+        }
+      }
+      return false;
+    }();
+    if (!executions || count == 0) continue;
+    std::vector<Program> mutated = {e.programs[0]};
+    auto& instructions = mutated[0].blocks[b].instructions;
+    for (Instruction& instruction : instructions) instruction.waits.clear();
+    instructions.erase(instructions.begin() + static_cast<std::ptrdiff_t>(count / 2));
+    EXPECT_LT(simulate(mutated, *costs, options).step_seconds, e.candidate.predicted.step_seconds) << b;
+    ++removed;
+  }
+  EXPECT_GT(removed, 3);
+}
+
+TEST(Explain, TablesHoldTheFigures) {
+  SearchRequest request;
+  request.model = small_model(), request.job = small_job(), request.machine = small_cluster(16e9);
+  request.stack = plain_stack(), request.device_counts = {2, 4};
+  const SearchResult found = search(request);
+  const std::string text = candidate_text(found.plans[0], request.machine);
+  for (const char* part : {"dp=", "compute", "parameters", "tokens/s", "80 % probability", "USD", "goodput"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_NE(candidates_table(found.plans).find(strategy_text(found.plans[0].strategy)), std::string::npos);
+  EXPECT_NE(frontier_table(found).find("100.0 %"), std::string::npos) << frontier_table(found);
+  EXPECT_NE(why_not_text(found).find("strategies"), std::string::npos);
+}
+
+TEST(Explain, UnitsFollowTheSize) {
+  EXPECT_EQ(seconds_text(1.5e-5), "15.0 us");
+  EXPECT_EQ(seconds_text(0.25), "250.00 ms");
+  EXPECT_EQ(seconds_text(12.34), "12.3 s");
+  EXPECT_EQ(seconds_text(7200), "2 h");
+  EXPECT_EQ(seconds_text(10 * 86400), "10 days");
+  EXPECT_EQ(bytes_text(1536), "1.5 KiB");
+  EXPECT_EQ(bytes_text(int64_t{3} << 30), "3.00 GiB");
+}
+
+}  // namespace
+}  // namespace foresail

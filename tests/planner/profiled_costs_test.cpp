@@ -1,0 +1,188 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+
+#include "core/error.h"
+#include "planner/simulator/cost_model.h"
+#include "planner/simulator/op_shape.h"
+
+namespace foresail {
+namespace {
+
+TensorType f32(std::vector<int64_t> shape) { return {DType::f32, std::move(shape)}; }
+
+OpInstance linear(int64_t m, int64_t n, int64_t k) {
+  return {OpKind::linear, {}, {f32({m, k}), f32({n, k})}, {f32({m, n})}};
+}
+OpInstance add(int64_t rows) { return {OpKind::add, {}, {f32({rows, 256}), f32({rows, 256})}, {f32({rows, 256})}}; }
+
+/// A machine whose true costs are known: products approach 100 GFLOP/s as every dimension grows, element-wise ops stream
+/// 8 GB/s after 2 us, all-reduces are 10 us + bytes at 2 GB/s.
+double true_linear(double m, double n, double k) {
+  const double rate = 100e9 / ((1 + 20 / m) * (1 + 60 / n) * (1 + 40 / k));
+  return 2 * m * n * k / rate;
+}
+double true_add(double rows) { return 2e-6 + 3 * 4 * 256 * rows / 8e9; }
+double true_all_reduce(double bytes) { return 10e-6 + bytes / 2e9; }
+
+Machine synthetic() {
+  Machine machine;
+  machine.name = "synthetic";
+  machine.kind = "profiled";
+  machine.cores = 4;
+  machine.devices = machine.devices_per_node = 2;
+  ProfileTable table;
+  table.ranks = 2, table.threads = 2;
+  for (const int64_t m : {32, 128, 512, 2048}) {
+    for (const int64_t n : {64, 256, 1024}) {
+      for (const int64_t k : {64, 256, 1024}) {
+        table.ops[signature(linear(m, n, k))] = {true_linear(m, n, k), 0.02, 5};
+      }
+    }
+  }
+  for (const int64_t rows : {16, 64, 256, 1024, 4096}) table.ops[signature(add(rows))] = {true_add(rows), 0.03, 5};
+  for (const int64_t bytes : {1024, 16384, 262144, 4194304}) {
+    table.collectives[fmt::format("all_reduce/2/{}", bytes)] = {true_all_reduce(static_cast<double>(bytes)), 0.05, 5};
+    table.collectives[fmt::format("send/2/{}", bytes)] = {true_all_reduce(static_cast<double>(bytes)) / 2, 0.05, 5};
+  }
+  machine.tables.push_back(table);
+  return machine;
+}
+
+TEST(ProfiledCosts, MeasuredShapesAreReturnedAsMeasured) {
+  const Machine machine = synthetic();
+  const auto costs = make_profiled_cost_model(machine, 2, 2);
+  const Cost cost = costs->op_seconds(linear(128, 256, 64));
+  EXPECT_DOUBLE_EQ(cost.seconds, true_linear(128, 256, 64));
+  EXPECT_DOUBLE_EQ(cost.spread, 0.02);
+  EXPECT_TRUE(costs->calibrated());
+  EXPECT_EQ(costs->note(), "");
+}
+
+TEST(ProfiledCosts, InSequenceMeasurementsComeFirst) {
+  Machine machine = synthetic();
+  machine.tables[0].ops_in_sequence[signature(linear(128, 256, 64))] = {1.5 * true_linear(128, 256, 64), 0.04, 3};
+  const auto costs = make_profiled_cost_model(machine, 2, 2);
+  EXPECT_DOUBLE_EQ(costs->op_seconds(linear(128, 256, 64)).seconds, 1.5 * true_linear(128, 256, 64));
+  // What products cost more in sequence is applied to those measured only alone.
+  EXPECT_NEAR(costs->op_seconds(linear(512, 256, 64)).seconds, 1.5 * true_linear(512, 256, 64), 1e-12);
+  EXPECT_DOUBLE_EQ(costs->op_seconds(add(64)).seconds, true_add(64));
+}
+
+TEST(ProfiledCosts, ShapesBetweenMeasuredOnesAreWithinTenPercent) {
+  const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{256, 512, 512}, {100, 300, 200}, {1000, 96, 700}, {64, 1000, 128}}) {
+    const Cost cost = costs->op_seconds(linear(m, n, k));
+    EXPECT_NEAR(cost.seconds / true_linear(m, n, k), 1, 0.10) << m << "x" << n << "x" << k;
+    EXPECT_GT(cost.spread, 0.02);
+  }
+  for (const int64_t rows : {24, 100, 700, 3000}) {
+    EXPECT_NEAR(costs->op_seconds(add(rows)).seconds / true_add(rows), 1, 0.10) << rows;
+  }
+}
+
+TEST(ProfiledCosts, ExtrapolationFollowsTheTrendAndWidensTheInterval) {
+  const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
+  for (const int64_t rows : {2, 16384, 65536}) {
+    const Cost cost = costs->op_seconds(add(rows));
+    EXPECT_NEAR(cost.seconds / true_add(rows), 1, 0.10) << rows;
+    EXPECT_GT(cost.spread, 0.2) << rows;
+  }
+  const Cost far = costs->op_seconds(linear(8192, 4096, 4096)), near = costs->op_seconds(linear(1500, 900, 900));
+  EXPECT_NEAR(far.seconds / true_linear(8192, 4096, 4096), 1, 0.15);
+  EXPECT_GT(far.spread, near.spread + 0.2);
+}
+
+TEST(ProfiledCosts, CollectivesAreReadBetweenSizesAndExtrapolatedBeyond) {
+  const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
+  const GroupSpan two{2, 2, 1};
+  for (const int64_t bytes : {1024, 262144}) {
+    EXPECT_DOUBLE_EQ(costs->collective_seconds(InstructionKind::all_reduce, bytes, two).seconds, true_all_reduce(bytes));
+  }
+  for (const int64_t bytes : {60000, 1000000, 16 << 20}) {
+    const Cost cost = costs->collective_seconds(InstructionKind::all_reduce, bytes, two);
+    EXPECT_NEAR(cost.seconds / true_all_reduce(static_cast<double>(bytes)), 1, 0.25) << bytes;
+  }
+  const Cost beyond = costs->collective_seconds(InstructionKind::all_reduce, 64 << 20, two);
+  EXPECT_NEAR(beyond.seconds / true_all_reduce(64 << 20), 1, 0.02);
+  EXPECT_GT(beyond.spread, 0.3);
+  EXPECT_EQ(costs->collective_seconds(InstructionKind::all_reduce, 64, {1, 1, 1}).seconds, 0);
+  EXPECT_DOUBLE_EQ(costs->message_seconds(16384, false).seconds, true_all_reduce(16384) / 2);
+}
+
+TEST(ProfiledCosts, LargerGroupsThanMeasuredCostMoreAndAreLessSure) {
+  const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
+  const Cost two = costs->collective_seconds(InstructionKind::all_reduce, 4194304, {2, 2, 1});
+  const Cost eight = costs->collective_seconds(InstructionKind::all_reduce, 4194304, {8, 8, 1});
+  // A ring of 8 moves 7/8 of the bytes where one of 2 moves 1/2.
+  EXPECT_NEAR(eight.seconds / two.seconds, 1.75, 0.05);
+  EXPECT_GT(eight.spread, two.spread + 0.25);
+}
+
+TEST(ProfiledCosts, AnotherRankCountTakesTheNearestTableAndSaysSo) {
+  const auto costs = make_profiled_cost_model(synthetic(), 3, 1);
+  EXPECT_FALSE(costs->calibrated());
+  EXPECT_NE(costs->note().find("3 ranks of 1 threads"), std::string::npos) << costs->note();
+  EXPECT_GT(costs->common_spread(), make_profiled_cost_model(synthetic(), 2, 2)->common_spread());
+}
+
+TEST(ProfiledCosts, MoreRanksThanCoresShareThem) {
+  const auto fitting = make_profiled_cost_model(synthetic(), 2, 2), crowded = make_profiled_cost_model(synthetic(), 4, 2);
+  EXPECT_NEAR(crowded->op_seconds(add(64)).seconds / fitting->op_seconds(add(64)).seconds, 2, 1e-9);
+}
+
+TEST(ProfiledCosts, AKindThatWasNeverMeasuredIsRefusedWithTheMend) {
+  const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
+  const OpInstance gelu{OpKind::gelu, {}, {f32({8, 8})}, {f32({8, 8})}};
+  try {
+    costs->op_seconds(gelu);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_input);
+    EXPECT_NE(std::string(error.what()).find("gelu/f32/8x8->8x8"), std::string::npos) << error.what();
+    EXPECT_NE(error.mend().find("foresail profile --for"), std::string::npos) << error.mend();
+  }
+  EXPECT_THROW(costs->collective_seconds(InstructionKind::all_gather, 64, {2, 2, 1}), Error);
+  Machine empty = synthetic();
+  empty.tables.clear();
+  EXPECT_THROW(make_profiled_cost_model(empty, 2, 2), Error);
+  Machine damaged = synthetic();
+  damaged.tables[0].collectives["all_reduce/two/64"] = {1e-6, 0, 1};
+  EXPECT_THROW(make_profiled_cost_model(damaged, 2, 2), Error);
+}
+
+TEST(ProfiledCosts, CachedAnswersAreTheSame) {
+  const auto plain = make_profiled_cost_model(synthetic(), 2, 2);
+  const auto cached = make_caching_cost_model(*plain);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(cached->op_seconds(linear(100, 300, 200)).seconds, plain->op_seconds(linear(100, 300, 200)).seconds);
+    EXPECT_EQ(cached->collective_seconds(InstructionKind::all_reduce, 5000, {2, 2, 1}).seconds,
+              plain->collective_seconds(InstructionKind::all_reduce, 5000, {2, 2, 1}).seconds);
+  }
+}
+
+TEST(OpShape, SignaturesOfProductsAndAttentionReadBack) {
+  const auto product = parse_signature("linear_backward_weight/f32/512x64,512x128->64x128");
+  ASSERT_TRUE(product);
+  EXPECT_DOUBLE_EQ(product->work, 2.0 * 64 * 128 * 512);
+  EXPECT_EQ(product->position, (std::vector<double>{6, 7, 9}));
+  OpAttributes a;
+  a.sequence_length = 64, a.heads = 4, a.kv_heads = 2, a.head_dim = 16;
+  const OpInstance attention{OpKind::attention, a, {f32({128, 128})}, {f32({128, 64}), f32({2, 4, 64})}};
+  const auto shape = parse_signature(signature(attention));
+  ASSERT_TRUE(shape) << signature(attention);
+  EXPECT_DOUBLE_EQ(shape->work, 8.0 * 64 * 64 * 16);
+  EXPECT_EQ(shape->position, (std::vector<double>{6, 4, 3}));
+}
+
+TEST(OpShape, DamagedSignaturesAreNoShapes) {
+  for (const char* text : {"", "linear", "linear/f32/8x8", "nonsense/f32/8x8->8x8", "linear/f32/8x-8,8x8->8x8",
+                           "linear/f32/8x8->8x8", "add/f32/8x8,8x8->8x8/q", "attention/f32/8x8->8x8/a1g1", "linear/f32/0x8,8x8->0x8"}) {
+    EXPECT_FALSE(parse_signature(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace foresail

@@ -1,0 +1,242 @@
+#include "planner/search/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/error.h"
+#include "planner/search/space.h"
+#include "program/compile.h"
+#include "tests/planner/synthetic_machine.h"
+
+namespace foresail {
+namespace {
+
+using namespace test;
+
+SearchRequest request_for(std::vector<int64_t> counts, double memory_bytes = 16e9) {
+  SearchRequest request;
+  request.model = small_model(), request.job = small_job();
+  request.machine = small_cluster(memory_bytes), request.stack = plain_stack();
+  request.device_counts = std::move(counts);
+  return request;
+}
+
+/// Every dp x tp x pp x micro-batch x recompute by plain loops, independently of the search's enumeration.
+std::vector<Strategy> all_legal(const SearchRequest& request, int64_t devices) {
+  std::vector<Strategy> strategies;
+  Strategy s;
+  for (s.dp = 1; s.dp <= devices; ++s.dp) {
+    for (s.tp = 1; s.tp <= devices; ++s.tp) {
+      for (s.pp = 1; s.pp <= devices; ++s.pp) {
+        for (s.micro_batch = 1; s.micro_batch <= request.job.global_batch; ++s.micro_batch) {
+          for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+            s.recompute = recompute;
+            if (s.devices() == devices && legal(request.model, request.job, s).empty()) strategies.push_back(s);
+          }
+        }
+      }
+    }
+  }
+  return strategies;
+}
+
+TEST(Search, PicksWhatBruteForceFindsFastest) {
+  for (const int64_t devices : {1, 2, 4, 6, 8}) {
+    const SearchRequest request = request_for({devices});
+    const SearchResult found = search(request);
+    ASSERT_FALSE(found.plans.empty()) << devices;
+    const auto all = all_legal(request, devices);
+    EXPECT_EQ(found.strategies, static_cast<int64_t>(all.size())) << devices;
+    double best = 1e30;
+    for (const Strategy& strategy : all) {
+      const Evaluation e = evaluate(request.model, request.job, request.machine, request.stack, strategy, false);
+      best = std::min(best, e.candidate.predicted.step_seconds);
+    }
+    EXPECT_EQ(found.plans[0].predicted.step_seconds, best) << devices;
+  }
+}
+
+TEST(Search, BoundsChangeTheWorkButNotTheAnswer) {
+  for (const double memory : {16e9, 60e6}) {
+    SearchRequest request = request_for({4, 8}, memory);
+    request.top = 3;
+    const SearchResult pruned = search(request);
+    request.prune = false;
+    const SearchResult whole = search(request);
+    ASSERT_EQ(pruned.plans.size(), whole.plans.size());
+    for (size_t i = 0; i < whole.plans.size(); ++i) {
+      EXPECT_EQ(pruned.plans[i].strategy, whole.plans[i].strategy) << i;
+      EXPECT_EQ(pruned.plans[i].predicted.step_seconds, whole.plans[i].predicted.step_seconds);
+    }
+    ASSERT_EQ(pruned.frontier.size(), whole.frontier.size());
+    for (size_t i = 0; i < whole.frontier.size(); ++i) EXPECT_EQ(pruned.frontier[i].strategy, whole.frontier[i].strategy);
+    EXPECT_EQ(whole.bounded, 0);
+    EXPECT_EQ(pruned.strategies, whole.strategies);
+    EXPECT_LT(pruned.simulated, whole.simulated);
+  }
+}
+
+TEST(Search, CountsAddUp) {
+  SearchRequest request = request_for({2, 4, 8}, 60e6);
+  const SearchResult found = search(request);
+  int64_t refused = 0;
+  for (const auto& [reason, count] : found.refused) refused += count;
+  EXPECT_EQ(found.strategies, refused + found.bounded + found.evaluated);
+  EXPECT_GT(refused, 0);
+}
+
+TEST(Search, IsDeterministic) {
+  const SearchRequest request = request_for({4, 8});
+  const SearchResult a = search(request), b = search(request);
+  ASSERT_EQ(a.plans.size(), b.plans.size());
+  for (size_t i = 0; i < a.plans.size(); ++i) {
+    EXPECT_EQ(a.plans[i].strategy, b.plans[i].strategy);
+    EXPECT_EQ(a.plans[i].predicted.step_seconds, b.plans[i].predicted.step_seconds);
+  }
+  EXPECT_EQ(a.bounded, b.bounded);
+}
+
+TEST(Search, FixedKeysAreKept) {
+  SearchRequest request = request_for({8});
+  request.fixed = parse_strategy("tp=2,recompute=full");
+  request.top = 1000;
+  const SearchResult found = search(request);
+  ASSERT_FALSE(found.plans.empty());
+  for (const Candidate& plan : found.plans) {
+    EXPECT_EQ(plan.strategy.tp, 2);
+    EXPECT_EQ(plan.strategy.recompute, Recompute::full);
+  }
+}
+
+TEST(Search, PlansFitTheCeiling) {
+  SearchRequest request = request_for({8});
+  request.top = 1000;
+  const int64_t unlimited = search(request).plans[0].predicted.peak_bytes;
+  request.memory_bytes = unlimited * 2 / 3;
+  const SearchResult found = search(request);
+  ASSERT_FALSE(found.plans.empty());
+  for (const Candidate& plan : found.plans) EXPECT_LE(plan.predicted.peak_bytes, request.memory_bytes);
+  EXPECT_GT(found.refused.at("out of memory"), 0);
+}
+
+TEST(Search, WhenNothingFitsItNamesTheLimitAndTheNearestPlan) {
+  SearchRequest request = request_for({4});
+  request.memory_bytes = 1'000'000;
+  const SearchResult found = search(request);
+  EXPECT_TRUE(found.plans.empty());
+  ASSERT_TRUE(found.infeasible);
+  EXPECT_EQ(found.infeasible->limit, "memory");
+  ASSERT_TRUE(found.infeasible->nearest);
+  int64_t smallest = INT64_MAX;
+  for (const Strategy& strategy : all_legal(request, 4)) {
+    const Evaluation e = evaluate(request.model, request.job, request.machine, request.stack, strategy, false);
+    smallest = std::min(smallest, e.candidate.predicted.peak_bytes);
+  }
+  EXPECT_EQ(found.infeasible->nearest->predicted.peak_bytes, smallest);
+}
+
+TEST(Search, ADeadlineThatBindsIsNamedWithTheFastestPlan) {
+  SearchRequest request = request_for({4});
+  const double fastest = *search(request).plans[0].budget.train_seconds;
+  request.deadline_seconds = fastest / 2;
+  const SearchResult found = search(request);
+  EXPECT_TRUE(found.plans.empty());
+  ASSERT_TRUE(found.infeasible);
+  EXPECT_EQ(found.infeasible->limit, "deadline");
+  EXPECT_DOUBLE_EQ(*found.infeasible->nearest->budget.train_seconds, fastest);
+}
+
+TEST(Search, NoLegalStrategyIsExplained) {
+  SearchRequest request = request_for({7});  // 24 sequences over 7: neither dp, nor 8 heads, nor 4 layers
+  const SearchResult found = search(request);
+  ASSERT_TRUE(found.infeasible);
+  EXPECT_EQ(found.infeasible->limit, "legality");
+  EXPECT_FALSE(found.illegal.empty());
+  EXPECT_EQ(found.strategies, 0);
+}
+
+TEST(Search, CostPrefersFewerDevicesThanTimeDoes) {
+  SearchRequest request = request_for({1, 2, 4, 8});
+  const int64_t fast = search(request).plans[0].strategy.devices();
+  request.objective = Objective::cost;
+  const SearchResult cheap = search(request);
+  EXPECT_LT(cheap.plans[0].strategy.devices(), fast);
+  for (const Candidate& plan : cheap.plans) EXPECT_GE(*plan.budget.usd, *cheap.plans[0].budget.usd);
+}
+
+TEST(Search, EfficiencyIsRelativeToTheFewestDevicesThatFit) {
+  const SearchResult found = search(request_for({1, 2, 4, 8}));
+  ASSERT_EQ(found.frontier.size(), 4u);
+  EXPECT_EQ(found.baseline_devices, 1);
+  EXPECT_DOUBLE_EQ(found.frontier[0].efficiency, 1);
+  for (size_t i = 1; i < 4; ++i) {
+    const FrontierPoint& point = found.frontier[i];
+    EXPECT_DOUBLE_EQ(point.efficiency, point.tokens_per_second_per_device / found.frontier[0].tokens_per_second_per_device);
+    EXPECT_LT(point.marginal_efficiency, found.frontier[i - 1].efficiency);
+  }
+}
+
+TEST(Search, TheMemoryBoundNeverExceedsTheCompiledArena) {
+  SearchRequest request = request_for({8});
+  for (const char* precision : {"fp32", "bf16"}) {
+    request.job.precision = precision;
+    MemoryBound bound(request.model, request.job);
+    for (const int64_t devices : {1, 4, 8}) {
+      const Target target = target_for(request.machine, request.stack, devices);
+      for (const Strategy& strategy : all_legal(request, devices)) {
+        const int64_t arena = compile(request.model, request.job, strategy, target, 0).train.arena.bytes;
+        EXPECT_LE(bound.bytes(strategy), arena) << to_text(strategy);
+      }
+    }
+  }
+}
+
+TEST(Search, TheTimeBoundNeverExceedsTheSimulatedStep) {
+  const SearchRequest request = request_for({8});
+  const auto costs = costs_for(request.machine, request.stack, 8);
+  for (const Strategy& strategy : all_legal(request, 8)) {
+    const Evaluation e = evaluate(request.model, request.job, request.machine, request.stack, strategy, false);
+    for (const Program& program : e.programs) {
+      EXPECT_LE(busy_seconds(program, *costs, 4), e.candidate.predicted.step_seconds * (1 + 1e-12)) << to_text(strategy);
+    }
+  }
+}
+
+TEST(DeviceCounts, NumbersListsAndRanges) {
+  const Machine machine = small_cluster(1e9);
+  EXPECT_EQ(parse_device_counts("", machine), (std::vector<int64_t>{8}));
+  EXPECT_EQ(parse_device_counts("3", machine), (std::vector<int64_t>{3}));
+  EXPECT_EQ(parse_device_counts("2..5", machine), (std::vector<int64_t>{2, 3, 4, 5}));
+  EXPECT_EQ(parse_device_counts("8,2,4,2", machine), (std::vector<int64_t>{2, 4, 8}));
+  for (const char* text : {"0", "-1", "x", "1,", "5..2", "2..", "1e3", "9999999999"}) {
+    EXPECT_THROW(parse_device_counts(text, machine), Error) << text;
+  }
+}
+
+TEST(ProposedBatch, GrowsWithTheModelAndDividesByTheDevices) {
+  const ProposedBatch small = propose_global_batch(small_model(), 256, {8});
+  const ProposedBatch large = propose_global_batch(load_model("gpt-3-175b"), 2048, {96});
+  EXPECT_EQ(small.sequences % 8, 0);
+  EXPECT_EQ(large.sequences % 96, 0);
+  EXPECT_NEAR(static_cast<double>(large.sequences) * 2048, 3.2e6, 1.5e6);
+  EXPECT_FALSE(large.reason.empty());
+}
+
+TEST(Setup, AProfiledHostDividesItsCoresAmongTheDevices) {
+  Machine machine;
+  machine.kind = "profiled", machine.cores = 4, machine.framework_bytes = 123;
+  machine.workspace_bytes["op"] = 7;
+  const Target target = target_for(machine, plain_stack(), 3);
+  EXPECT_EQ(target.back_end, "cpu");
+  EXPECT_EQ(target.threads, 1);
+  EXPECT_TRUE(target.blocking_communication);
+  EXPECT_EQ(target.workspace_bytes.at("op"), 7);
+  EXPECT_EQ(target.framework_bytes, 123);
+  EXPECT_EQ(target_for(machine, plain_stack(), 2).threads, 2);
+  EXPECT_EQ(target_for(machine, plain_stack(), 9).threads, 1);
+}
+
+}  // namespace
+}  // namespace foresail
