@@ -1,0 +1,130 @@
+#include <filesystem>
+#include <fstream>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/inspect.h"
+#include "runtime/data/dataset.h"
+#include "runtime/data/prepare.h"
+#include "runtime/data/sample_source.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/checkpoint/temporary_folder.h"
+#include "tests/fuzz/targets.h"
+
+namespace foresail {
+namespace {
+
+// A new file each time: overwriting one in place makes some file systems flush.
+void replace_file(const std::filesystem::path& path, const std::string& content) {
+  std::filesystem::remove(path);
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+DatasetInfo prepare_example(const std::filesystem::path& folder) {
+  std::ofstream(folder / "in.txt") << "first document\n\nsecond\n\nthe third one is a little longer\n";
+  PrepareOptions options;
+  options.inputs = {folder / "in.txt"};
+  options.out = folder / "d";
+  options.split = DocumentSplit::blank_lines;
+  return prepare_dataset(options);
+}
+
+// What training does with a dataset.
+void use_dataset(const std::filesystem::path& prefix) {
+  const IndexedDataset data(prefix);
+  for (int64_t d = 0; d < data.documents(); ++d) data.document_begin(d);
+  check_vocabulary(data, 257);
+  const SampleSource source(data, {4, 0.2, 1, 257}, DataPart::training);
+  std::vector<int32_t> tokens(4), targets(4);
+  for (int64_t i = 0; i < source.samples(); ++i) source.read(i, tokens, targets);
+  inspect_dataset(prefix);
+}
+
+FuzzTarget dataset_target(const std::string& suffix, Content kind) {
+  const auto folder = std::make_shared<TemporaryFolder>();
+  prepare_example(folder->path());
+  const std::filesystem::path prefix = folder->path() / "d", path = prefix.string() + suffix;
+  return {"dataset" + suffix, kind, {read_file(path)}, [folder, prefix, path](const std::string& content) {
+            replace_file(path, content);
+            verify_dataset(prefix);
+            use_dataset(prefix);
+          }};
+}
+
+void read_all(const SafetensorsFile& file) {
+  std::vector<std::byte> buffer;
+  for (const TensorEntry& entry : file.tensors()) {
+    buffer.resize(static_cast<size_t>(entry.bytes));
+    file.read(entry, 0, buffer);
+    file.at(entry.name);
+  }
+}
+
+FuzzTarget safetensors_target() {
+  const auto folder = std::make_shared<TemporaryFolder>();
+  const std::filesystem::path path = folder->path() / "w.safetensors";
+  const std::vector<float> values(24, 1.5F);
+  const auto bytes = std::as_bytes(std::span(values));
+  const TensorInMemory tensors[] = {{"model.norm.weight", DType::f32, {4}, bytes.first(16)},
+                                    {"model.embed.weight", DType::f64, {2, 5}, bytes.first(80)},
+                                    {"scalar", DType::bf16, {}, bytes.first(2)}};
+  write_safetensors(path, tensors, {{"format", "pt"}});
+  const std::string example = read_file(path);
+  return {"safetensors", Content::bytes, {example}, [folder, path](const std::string& content) {
+            replace_file(path, content);
+            read_all(SafetensorsFile(path));
+          }};
+}
+
+// The header as JSON text, with its length mended, in front of the same data.
+FuzzTarget safetensors_header_target() {
+  FuzzTarget whole = safetensors_target();
+  const std::string file = whole.examples.front();
+  uint64_t length = 0;
+  std::copy_n(file.begin(), 8, reinterpret_cast<char*>(&length));
+  const std::string data = file.substr(8 + length);
+  return {"safetensors header", Content::json, {file.substr(8, length)}, [read = whole.read, data](const std::string& header) {
+            const uint64_t bytes = header.size();
+            read(std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + header + data);
+          }};
+}
+
+void load_everything(const std::filesystem::path& path) {
+  RankMemory memory = rank_memory(1, 1, 1, 0);
+  const auto segments = memory.segments(kAdamW);
+  load_slices(Checkpoint(path), memory.slices, segments, {});
+}
+
+bool has_digest(const std::string& manifest) {
+  const std::string before = "\"manifest_digest\": \"";
+  const size_t at = manifest.find(before);
+  return at != std::string::npos && at + before.size() + 32 <= manifest.size();
+}
+
+FuzzTarget checkpoint_target(const std::string& file, Content kind, bool seal) {
+  const auto folder = std::make_shared<TemporaryFolder>();
+  save_from(folder->path(), 1, 1, 1, 2);
+  const std::filesystem::path step = folder->path() / "step-1";
+  const std::string name = "checkpoint " + file + (seal ? ", digest mended" : "");
+  return {name, kind, {read_file(step / file)}, [folder, step, file, seal](const std::string& content) {
+            replace_file(step / file, seal && has_digest(content) ? seal_manifest(content) : content);
+            verify_checkpoint(step);
+            load_everything(step);
+          }};
+}
+
+}  // namespace
+
+std::vector<FuzzTarget> file_targets() {
+  return {dataset_target(".idx", Content::bytes),
+          dataset_target(".bin", Content::bytes),
+          dataset_target(".dataset.json", Content::json),
+          safetensors_target(),
+          safetensors_header_target(),
+          checkpoint_target("manifest.json", Content::json, false),
+          checkpoint_target("manifest.json", Content::json, true),
+          checkpoint_target("rank-00001.safetensors", Content::bytes, false)};
+}
+
+}  // namespace foresail
