@@ -40,13 +40,6 @@ RunState identity_of(const RunSetup& setup) {
   return state;
 }
 
-void check_arena(const RunSetup& setup, const std::filesystem::path& plan) {
-  if (setup.arena_bytes == setup.plan.predicted.arena_bytes) return;
-  throw_bad_input(plan.string(), fmt::format("it predicts an arena of {} bytes, {} were allocated",
-                                             setup.plan.predicted.arena_bytes, setup.arena_bytes),
-                  "make the plan again with this version of foresail");
-}
-
 }  // namespace
 
 std::filesystem::path data_prefix(const std::filesystem::path& given, const Plan& plan) {
@@ -80,10 +73,16 @@ RunSetup open_run(const std::filesystem::path& plan_path, const std::filesystem:
                                make_device(device.empty() ? setup.plan.target.back_end : device, setup.plan.target.threads));
   setup.identity = identity_of(setup);
   setup.arena_bytes = static_cast<int64_t>(largest(communicator, *setup.session, static_cast<double>(setup.session->arena->bytes())));
-  check_arena(setup, plan_path);
   const Prediction& predicted = setup.plan.predicted;
   if (predicted.mfu > 0) setup.peak_flops_per_second = predicted.model_flops_per_second_per_device / predicted.mfu;
   return setup;
+}
+
+void require_predicted_arena(const RunSetup& setup, const std::filesystem::path& plan) {
+  if (setup.arena_bytes == setup.plan.predicted.arena_bytes) return;
+  throw_bad_input(plan.string(), fmt::format("it predicts an arena of {} bytes, {} were allocated",
+                                             setup.plan.predicted.arena_bytes, setup.arena_bytes),
+                  "make the plan again with this version of foresail");
 }
 
 SampleReader reader_of(const SampleSource& source) {

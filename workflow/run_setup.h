@@ -30,9 +30,12 @@ std::filesystem::path data_prefix(const std::filesystem::path& given, const Plan
 /// Plan, data and vocabulary fit together; needs no ranks and allocates nothing. Throws bad_input.
 RankCount check_setup(const std::filesystem::path& plan, const std::filesystem::path& data);
 
-/// Collective. Throws bad_input, also when the arena is not the predicted one.
+/// Collective. Throws bad_input.
 RunSetup open_run(const std::filesystem::path& plan, const std::filesystem::path& data, const std::string& device,
                   Communicator& communicator);
+
+/// Throws bad_input unless the arena that was allocated is the predicted one.
+void require_predicted_arena(const RunSetup& setup, const std::filesystem::path& plan);
 
 SampleReader reader_of(const SampleSource& source);
 

@@ -111,6 +111,7 @@ RankCount check_train(const TrainOptions& options) {
 TrainResult train(const TrainOptions& options, Communicator& communicator) {
   const auto begin = std::chrono::steady_clock::now();
   const RunSetup setup = open_run(options.plan, options.data, options.device, communicator);
+  require_predicted_arena(setup, options.plan);
   const Steps steps = steps_of(options, setup.plan);
   TrainerOptions trainer;
   trainer.run = options.out;
