@@ -142,7 +142,7 @@ void store_tile(const AttentionForward& a, const AttentionShape& s, const Forwar
   }
   float* lse = a.lse + s.lse(sequence, head) + first;
   each_vector(queries, [=](auto part, int64_t i) {
-    const V32 log_sum = hn::Log(F32(), part.keep(part.load(scratch.sum + i), set(1.0f)));
+    const V32 log_sum = log_of(part.keep(part.load(scratch.sum + i), set(1.0f)));
     part.store(hn::Add(part.load(scratch.largest + i), log_sum), lse + i);
   });
 }

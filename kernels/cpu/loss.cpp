@@ -105,7 +105,7 @@ RowStats combine(const float* stats, int64_t ranks, int64_t rows, int64_t row) {
   double sum = 0;
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const float* part = stats + (rank * rows + row) * 3;
-    if (part[1] > 0) sum += part[1] * std::exp(double{part[0]} - whole.largest);
+    if (part[1] != 0) sum += part[1] * std::exp(double{part[0]} - whole.largest);
     whole.target_logit += part[2];
   }
   whole.sum = static_cast<float>(sum);

@@ -106,7 +106,9 @@ HWY_INLINE float max_of(const float* x, int64_t count) {
   return hn::GetLane(hn::MaxOfLanes(F32(), hn::Max(hn::Max(m0, m1), hn::Max(m2, m3))));
 }
 
-HWY_INLINE V32 exp_of(V32 x) { return hn::Exp(F32(), x); }
+// The library's exp gives 0 for NaN and its log a number, which would hide a run that diverged.
+HWY_INLINE V32 exp_of(V32 x) { return hn::IfThenElse(hn::Eq(x, x), hn::Exp(F32(), x), x); }
+HWY_INLINE V32 log_of(V32 x) { return hn::IfThenElse(hn::Eq(x, x), hn::Log(F32(), x), x); }
 
 /// 1 / (1 + exp(-x)) as e = exp(-x) and s = 1 / (1 + e), so that 1 - s = e s keeps its precision. Beyond 87 exp would
 /// leave the range of float; s is then below the smallest normal number.

@@ -136,6 +136,33 @@ TEST(CpuKernels, AllocateNothingWhenRun) {
   }
 }
 
+/// Kinds whose outputs must show a NaN of their first floating-point input: what the reference makes NaN, cpu makes NaN.
+/// (It may reach more: a tile multiplies masked zeros.)
+bool must_show_nan(OpKind kind) {
+  const OpClass op_class = info(kind).op_class;
+  return op_class != OpClass::embedding && op_class != OpClass::optimizer;
+}
+
+TEST(CpuKernels, DoNotHideThatSomethingIsNotANumber) {
+  const Team team(1);
+  const auto cpu = make_cpu_device(1);
+  const auto reference = make_reference_device();
+  for (const TestCase& test : large_test_cases()) {
+    if (!must_show_nan(test.op.kind) || test.op.inputs.empty()) continue;
+    Operands before = random_operands(test);
+    before.inputs[0][before.inputs[0].size() / 3] = std::numeric_limits<double>::quiet_NaN();
+    const Operands expected = run_case(*reference, in_double(test), before);
+    const Operands actual = run_case(*cpu, test, before);
+    for (size_t i = 0; i < expected.outputs.size(); ++i) {
+      for (size_t j = 0; j < expected.outputs[i].size(); ++j) {
+        if (!is_defined(test.op, static_cast<int>(i), static_cast<int64_t>(j))) continue;
+        ASSERT_TRUE(!std::isnan(expected.outputs[i][j]) || std::isnan(actual.outputs[i][j]))
+            << test.name << " output " << i << " element " << j;
+      }
+    }
+  }
+}
+
 /// Chooses an instruction set for all kernels and restores the best one.
 class InstructionSet {
  public:
