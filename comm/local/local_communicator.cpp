@@ -62,7 +62,8 @@ class LocalCommunicator final : public Communicator {
     if (input != output && bytes > 0) std::memmove(output, input, static_cast<size_t>(bytes));
   }
   [[noreturn]] static void refuse_peer() {
-    throw Error(Exit::environment_failed, "internal invariant", "a run of one rank has no peer to exchange messages with",
+    throw Error(Exit::environment_failed, "internal invariant",
+                "a run of one rank has no peer to exchange messages with",
                 "this is a defect of foresail: please report it with the command line");
   }
 

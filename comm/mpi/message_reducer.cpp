@@ -52,7 +52,8 @@ class MessageReducer final : public Reducer {
         std::memcpy(outgoing_.data() + int64_t{part} * bytes, input + (part * count + begin) * element,
                     static_cast<size_t>(bytes));
       }
-      check_mpi(MPI_Alltoall(outgoing_.data(), bytes, MPI_BYTE, incoming_.data(), bytes, MPI_BYTE, comm_), "MPI_Alltoall");
+      check_mpi(MPI_Alltoall(outgoing_.data(), bytes, MPI_BYTE, incoming_.data(), bytes, MPI_BYTE, comm_),
+                "MPI_Alltoall");
       reduce_in_rank_order(incoming(bytes), output + begin * element, length, dtype, ReduceKind::sum);
     }
   }
@@ -83,8 +84,8 @@ class MessageReducer final : public Reducer {
       receive_at_[at] = static_cast<int>(member * mine * element);
       receive_bytes_[at] = static_cast<int>(mine * element);
     }
-    check_mpi(MPI_Alltoallv(data, send_bytes_.data(), send_at_.data(), MPI_BYTE, incoming_.data(), receive_bytes_.data(),
-                            receive_at_.data(), MPI_BYTE, comm_),
+    check_mpi(MPI_Alltoallv(data, send_bytes_.data(), send_at_.data(), MPI_BYTE, incoming_.data(),
+                            receive_bytes_.data(), receive_at_.data(), MPI_BYTE, comm_),
               "MPI_Alltoallv");
     reduce_in_rank_order(incoming(mine * element), data + begin_of(rank_) * element, mine, dtype, kind);
     check_mpi(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, data, send_bytes_.data(), send_at_.data(), MPI_BYTE, comm_),

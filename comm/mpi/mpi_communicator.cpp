@@ -73,7 +73,7 @@ class MpiCommunicator final : public Communicator {
   MpiOptions options_;
   int rank_ = 0, size_ = 1;
   int largest_tag_ = 0;
-  std::vector<int> host_of_;  ///< per world rank, named by the lowest rank of the host
+  std::vector<int> host_of_;        ///< per world rank, named by the lowest rank of the host
   MPI_Comm peers_ = MPI_COMM_NULL;  ///< point to point: never mixed with collectives
   std::map<std::vector<int>, std::unique_ptr<Team>> teams_;
   std::vector<Group> groups_;
@@ -142,7 +142,8 @@ void MpiCommunicator::create_groups(const std::vector<std::vector<int>>& groups)
 }
 
 const Group& MpiCommunicator::find(GroupId group) const {
-  ensure(group >= 0 && group < static_cast<GroupId>(groups_.size()), "a communication group is created before it is used");
+  ensure(group >= 0 && group < static_cast<GroupId>(groups_.size()),
+         "a communication group is created before it is used");
   return groups_[static_cast<size_t>(group)];
 }
 
@@ -163,7 +164,8 @@ void MpiCommunicator::reduce_scatter(const void* input, void* output, int64_t co
   check_reducible(dtype);
   const Group& found = member(group, count);
   if (found.team) {
-    found.team->reducer->reduce_scatter(static_cast<const std::byte*>(input), static_cast<std::byte*>(output), count, dtype);
+    found.team->reducer->reduce_scatter(static_cast<const std::byte*>(input), static_cast<std::byte*>(output), count,
+                                        dtype);
   } else if (input != output && count > 0) {
     std::memmove(output, input, static_cast<size_t>(count * size_of(dtype)));
   }

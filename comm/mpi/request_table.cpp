@@ -68,10 +68,10 @@ void RequestTable::wait(Communicator::Request index) {
     MPI_Count received = 0;
     check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &received), "MPI_Get_elements_x");
     if (received != entry.expected_bytes) {
-      throw_environment("message from rank " + std::to_string(status.MPI_SOURCE),
-                        std::to_string(received) + " bytes arrived where " + std::to_string(entry.expected_bytes) +
-                            " were expected",
-                        "check that all hosts run the same foresail binary");
+      throw_environment(
+          "message from rank " + std::to_string(status.MPI_SOURCE),
+          std::to_string(received) + " bytes arrived where " + std::to_string(entry.expected_bytes) + " were expected",
+          "check that all hosts run the same foresail binary");
     }
   }
   entry.in_flight = false;

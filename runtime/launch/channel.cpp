@@ -18,10 +18,13 @@ namespace foresail {
 namespace {
 
 constexpr char kSeparator = '\x1f';
-constexpr std::string_view kMark = "\x1e" "foresail-error";
+constexpr std::string_view kMark =
+    "\x1e"
+    "foresail-error";
 
 std::string on_one_line(std::string text) {
-  std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20; }, ' ');
   return text;
 }
 
@@ -66,7 +69,9 @@ bool put(const std::string& channel, const std::string& name, const std::string&
 
 std::string output_pipe(const std::string& channel) { return channel + "/output"; }
 std::string log_pipe(const std::string& channel) { return channel + "/log"; }
-std::string rank_log(const std::string& channel, int rank) { return channel + "/rank-" + std::to_string(rank) + ".log"; }
+std::string rank_log(const std::string& channel, int rank) {
+  return channel + "/rank-" + std::to_string(rank) + ".log";
+}
 
 std::string error_line(const RankError& error) {
   std::string line(kMark);
@@ -100,7 +105,9 @@ void report_outcome(const std::string& channel, Exit exit) {
 
 void report_ready(const std::string& channel, int rank) { put(channel, "ready-" + std::to_string(rank), "", false); }
 
-std::optional<RankError> reported_error(const std::string& channel) { return parse_error_line(content_of(channel + "/error")); }
+std::optional<RankError> reported_error(const std::string& channel) {
+  return parse_error_line(content_of(channel + "/error"));
+}
 
 std::optional<Exit> reported_outcome(const std::string& channel) { return to_exit(content_of(channel + "/outcome")); }
 

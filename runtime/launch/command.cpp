@@ -80,7 +80,8 @@ Hosts read_hostfile(const std::string& path) {
 }
 
 std::vector<std::string> mpirun_command(const LaunchRequest& request, const HostFacts& facts, const Hosts& hosts,
-                                        const std::string& mpirun, const std::string& program, const std::string& channel) {
+                                        const std::string& mpirun, const std::string& program,
+                                        const std::string& channel) {
   const int ranks_per_host = (request.ranks + hosts.count - 1) / hosts.count;
   const bool crowded = ranks_per_host * request.threads_per_rank > facts.cores;
   std::vector<std::string> command = {mpirun, "-np", std::to_string(request.ranks)};
@@ -98,7 +99,9 @@ std::vector<std::string> mpirun_command(const LaunchRequest& request, const Host
   add({"--mca", "mpi_yield_when_idle", crowded ? "1" : "0"});
   if (!facts.single_copy) add({"--mca", "btl_vader_single_copy_mechanism", "none"});
 
-  const auto export_variable = [&](const std::string& name, const std::string& value) { add({"-x", name + "=" + value}); };
+  const auto export_variable = [&](const std::string& name, const std::string& value) {
+    add({"-x", name + "=" + value});
+  };
   export_variable("OMP_NUM_THREADS", std::to_string(request.threads_per_rank));
   if (crowded) export_variable("OMP_WAIT_POLICY", "passive");
   // Large temporaries stay mapped: MPI otherwise page-faults fresh memory on every call (docs/comm.md).
@@ -120,7 +123,8 @@ std::string find_mpirun() {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(candidate, ignored) && access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  throw_environment("mpirun", "it is not on PATH", "install Open MPI (Debian: apt-get install openmpi-bin) or add it to PATH");
+  throw_environment("mpirun", "it is not on PATH",
+                    "install Open MPI (Debian: apt-get install openmpi-bin) or add it to PATH");
 }
 
 std::string own_executable() {

@@ -28,7 +28,8 @@ Hosts read_hostfile(const std::string& path);
 
 /// Arguments of mpirun, itself first. `channel` is the run's folder.
 std::vector<std::string> mpirun_command(const LaunchRequest& request, const HostFacts& facts, const Hosts& hosts,
-                                        const std::string& mpirun, const std::string& program, const std::string& channel);
+                                        const std::string& mpirun, const std::string& program,
+                                        const std::string& channel);
 
 /// The absolute path of mpirun on PATH. Throws environment_failed.
 std::string find_mpirun();

@@ -50,7 +50,8 @@ void wake_supervisor(int signal) {
 class SignalPipe {
  public:
   SignalPipe() {
-    if (pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) throw_environment("pipe", std::strerror(errno), "close other programs");
+    if (pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0)
+      throw_environment("pipe", std::strerror(errno), "close other programs");
     wake_descriptor = ends_[1];
     struct sigaction action = {};
     action.sa_handler = wake_supervisor;
@@ -145,6 +146,7 @@ class Supervisor {
 void Supervisor::start(const std::vector<std::string>& command) {
   remains_.channel = folder_.path();
   remains_.ranks = request_.ranks;
+  remains_.mend = request_.mend;
   rank_output_ = std::make_unique<LineReader>(open_fifo(output_pipe(folder_.path())));
   rank_log_ = std::make_unique<LineReader>(open_fifo(log_pipe(folder_.path())));
   int output_end = -1, log_end = -1;
@@ -271,9 +273,10 @@ Exit launch_ranks(const LaunchRequest& request) {
   ensure(request.threads_per_rank >= 1, "a rank has at least one thread");
   const Hosts hosts = request.hostfile.empty() ? Hosts{} : read_hostfile(request.hostfile);
   if (hosts.slots > 0 && request.ranks > hosts.slots) {
-    throw_bad_input(request.hostfile,
-                    "its " + std::to_string(hosts.slots) + " slots cannot hold " + std::to_string(request.ranks) + " ranks",
-                    "add hosts or slots, or plan for fewer devices");
+    throw_bad_input(
+        request.hostfile,
+        "its " + std::to_string(hosts.slots) + " slots cannot hold " + std::to_string(request.ranks) + " ranks",
+        "add hosts or slots, or plan for fewer devices");
   }
   const std::string mpirun = find_mpirun();
   const std::string program = request.program.empty() ? own_executable() : request.program;

@@ -11,13 +11,15 @@
 namespace foresail {
 
 struct LaunchRequest {
-  int ranks = 2;             ///< two or more; one rank runs in process, without mpirun or MPI
-  int threads_per_rank = 1;  ///< becomes OMP_NUM_THREADS
-  std::string program = {};  ///< empty: this executable
+  int ranks = 2;                            ///< two or more; one rank runs in process, without mpirun or MPI
+  int threads_per_rank = 1;                 ///< becomes OMP_NUM_THREADS
+  std::string program = {};                 ///< empty: this executable
   std::vector<std::string> arguments = {};  ///< without the program's name; used as they are, also if empty
-  std::string hostfile = {};  ///< an Open MPI hostfile; empty: this machine
+  std::string hostfile = {};                ///< an Open MPI hostfile; empty: this machine
   /// After a request to stop, ranks may take this long to finish their step and write a checkpoint.
   double grace_seconds = 120;
+  /// What the user can do after a run that broke: the last part of its error.
+  std::string mend = "resume from the last checkpoint";
 };
 
 /// The arguments of this process without its name, from the kernel: what most callers put into `arguments`.

@@ -19,7 +19,8 @@ class LineReader {
   bool ended() const { return ended_; }
 
   /// Reads all that is there. `on_bytes` gets every piece as it is, `on_line` every complete line without its newline.
-  void drain(const std::function<void(std::string_view)>& on_bytes, const std::function<void(std::string_view)>& on_line);
+  void drain(const std::function<void(std::string_view)>& on_bytes,
+             const std::function<void(std::string_view)>& on_line);
   /// Hands out what is left without a newline.
   void finish(const std::function<void(std::string_view)>& on_line);
 

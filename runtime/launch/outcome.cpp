@@ -39,19 +39,21 @@ std::string with_last_words(const std::string& cause, const RunRemains& remains,
 
 [[noreturn]] void throw_killed_by_signal(const RunRemains& remains, const Death& death) {
   const std::string who = "rank " + std::to_string(death.rank);
-  const std::string cause = who + " was killed by signal " + std::to_string(death.number) + " (" + signal_name(death.number) + ")";
+  const std::string cause =
+      who + " was killed by signal " + std::to_string(death.number) + " (" + signal_name(death.number) + ")";
   switch (death.number) {
     case SIGKILL:
-      throw_environment("run", cause + ", by somebody or by the kernel for lack of memory (dmesg tells)",
-                        "resume from the last checkpoint");
-    case SIGSEGV: case SIGABRT: case SIGFPE: case SIGILL:
+      throw_environment("run", cause + ", by somebody or by the kernel for lack of memory (dmesg tells)", remains.mend);
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGFPE:
+    case SIGILL:
       throw_environment("run", with_last_words(cause, remains, death.rank),
                         "this is a defect of foresail: please report it with the command line");
     case SIGBUS:
       throw_environment("run", cause + ", as happens when /dev/shm or the disk of a mapped file is full",
-                        "make room there and resume from the last checkpoint");
-    default:
-      throw_environment("run", with_last_words(cause, remains, death.rank), "resume from the last checkpoint");
+                        "make room there; then " + remains.mend);
+    default: throw_environment("run", with_last_words(cause, remains, death.rank), remains.mend);
   }
 }
 
@@ -80,13 +82,14 @@ void throw_if_a_rank_died(const RunRemains& remains) {
     const auto exit_code = find_death(remains.mpirun_lines, code);
     const std::string number = exit_code ? std::to_string(exit_code->number) : "unknown";
     throw_environment("run",
-                      with_last_words("rank " + std::to_string(death->rank) + " ended early with exit code " + number, remains,
-                                      death->rank),
-                      "resume from the last checkpoint");
+                      with_last_words("rank " + std::to_string(death->rank) + " ended early with exit code " + number,
+                                      remains, death->rank),
+                      remains.mend);
   }
   if (const auto death = find_death(remains.mpirun_lines, improper)) {
-    throw_environment("run", with_last_words("rank " + std::to_string(death->rank) + " ended early", remains, death->rank),
-                      "resume from the last checkpoint");
+    throw_environment("run",
+                      with_last_words("rank " + std::to_string(death->rank) + " ended early", remains, death->rank),
+                      remains.mend);
   }
 }
 
@@ -97,7 +100,7 @@ void throw_if_a_rank_spoke(const RunRemains& remains) {
     const std::string words = last_words_of(remains, rank);
     if (!words.empty()) throw_environment("rank " + std::to_string(rank), words, "");
   }
-  throw_environment("run", "a rank ended it without a word", "resume from the last checkpoint");
+  throw_environment("run", "a rank ended it without a word", remains.mend);
 }
 
 bool died_of_the_request(const RunRemains& remains) {
@@ -121,23 +124,24 @@ Exit outcome_of(const RunRemains& remains) {
   }
   if (error) throw Error(error->exit, error->what, error->cause, error->mend);
   if (!remains.killed_because.empty()) {
-    throw Error(Exit::stopped, "run", "its ranks were killed: " + remains.killed_because, "resume from the last checkpoint");
+    throw Error(Exit::stopped, "run", "its ranks were killed: " + remains.killed_because, remains.mend);
   }
   if (WIFEXITED(remains.wait_status) && WEXITSTATUS(remains.wait_status) == 0) {
     if (const auto outcome = reported_outcome(remains.channel)) return *outcome;
-    throw_environment("run", "it ended without an outcome: rank 0 left before its work was done",
-                      "resume from the last checkpoint");
+    throw_environment("run", "it ended without an outcome: rank 0 left before its work was done", remains.mend);
   }
   if (remains.stop_was_requested && died_of_the_request(remains)) return Exit::stopped;  // before it had begun
   throw_if_a_rank_died(remains);
   if (WIFEXITED(remains.wait_status)) throw_if_a_rank_spoke(remains);
   if (WIFSIGNALED(remains.wait_status)) {
-    throw_environment("mpirun", "it was killed by signal " + std::to_string(WTERMSIG(remains.wait_status)) + " (" +
-                                    signal_name(WTERMSIG(remains.wait_status)) + ")",
-                      "resume from the last checkpoint");
+    throw_environment("mpirun",
+                      "it was killed by signal " + std::to_string(WTERMSIG(remains.wait_status)) + " (" +
+                          signal_name(WTERMSIG(remains.wait_status)) + ")",
+                      remains.mend);
   }
-  throw_environment("mpirun", "it could not start the ranks: " + first_complaint(remains.mpirun_lines),
-                    "check that mpirun runs here by itself (mpirun -np 2 hostname), and the hosts file if one was given");
+  throw_environment(
+      "mpirun", "it could not start the ranks: " + first_complaint(remains.mpirun_lines),
+      "check that mpirun runs here by itself (mpirun -np 2 hostname), and the hosts file if one was given");
 }
 
 }  // namespace foresail

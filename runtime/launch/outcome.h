@@ -11,6 +11,7 @@ namespace foresail {
 struct RunRemains {
   std::string channel = {};
   int ranks = 2;
+  std::string mend = "resume from the last checkpoint";
   int wait_status = 0;                            ///< of mpirun
   std::vector<std::string> mpirun_lines = {};     ///< its own standard error
   std::vector<std::string> rank_zero_lines = {};  ///< the last lines of rank 0's standard error

@@ -99,7 +99,8 @@ Exit run_rank_main(const RankEnvironment& environment, const std::function<Exit(
   }
   die_with_launcher();
   connect_streams(environment);
-  install_stop_signals({SIGUSR1}, SA_RESTART);  // SIGTERM keeps its effect: mpirun ends the ranks of a broken run with it
+  install_stop_signals({SIGUSR1},
+                       SA_RESTART);  // SIGTERM keeps its effect: mpirun ends the ranks of a broken run with it
   report_ready(environment.channel, environment.rank);
   RankError error{environment.rank, Exit::environment_failed, "rank " + std::to_string(environment.rank), "", ""};
   try {

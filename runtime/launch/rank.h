@@ -9,7 +9,7 @@
 namespace foresail {
 
 struct RankEnvironment {
-  bool ranked = false;    ///< started by launch_ranks
+  bool ranked = false;  ///< started by launch_ranks
   int rank = 0, size = 1;
   std::string channel;    ///< folder shared with the launcher on its host; unusable elsewhere
   bool terminal = false;  ///< the user's standard error is a terminal (rank 0's own is a pipe to the launcher)

@@ -109,7 +109,8 @@ TEST(LaunchChannel, ReadinessNeedsEveryRank) {
 
 TEST(LaunchOutcome, AnErrorOnAnotherHostArrivesAsALine) {
   const ChannelFolder folder;
-  const RunRemains remains{.channel = folder.path(), .wait_status = 2 << 8,
+  const RunRemains remains{.channel = folder.path(),
+                           .wait_status = 2 << 8,
                            .mpirun_lines = {"noise", error_line({1, Exit::bad_input, "shard", "missing", "copy it"})}};
   try {
     outcome_of(remains);
@@ -129,7 +130,8 @@ TEST(LaunchOutcome, SuccessWithoutAnOutcomeIsNotBelieved) {
 
 TEST(LaunchOutcome, MpirunThatCannotStartSaysWhy) {
   const ChannelFolder folder;
-  const RunRemains remains{.channel = folder.path(), .wait_status = 1 << 8,
+  const RunRemains remains{.channel = folder.path(),
+                           .wait_status = 1 << 8,
                            .mpirun_lines = {"------------", "There are not enough slots available", "more"}};
   try {
     outcome_of(remains);

@@ -230,8 +230,9 @@ TEST_F(Launch, RanksThatDoNotStopInTimeAreKilled) {
   kill(probe_, SIGTERM);
   const Result result = finish();
   EXPECT_EQ(result.exit_code, 75);
-  EXPECT_EQ(result.log, "error: run: its ranks were killed: they did not stop within 0.5 s of being asked; "
-                        "resume from the last checkpoint\n");
+  EXPECT_EQ(result.log,
+            "error: run: its ranks were killed: they did not stop within 0.5 s of being asked; "
+            "resume from the last checkpoint\n");
   expect_nothing_left();
 }
 
@@ -284,7 +285,8 @@ TEST_F(Launch, AHostfileIsUsedAndItsSlotsAreABound) {
 }
 
 TEST_F(Launch, HostfilesWithoutHostsOrWithAbsurdSlotsAreBadInput) {
-  for (const char* text : {"", "# nothing\n\n", "localhost slots=-1\n", "localhost slots=two\n", "localhost slots=99999999999\n"}) {
+  for (const char* text :
+       {"", "# nothing\n\n", "localhost slots=-1\n", "localhost slots=two\n", "localhost slots=99999999999\n"}) {
     std::ofstream(folder_ / "hosts") << text;
     EXPECT_EQ(run("done", 2, {"10", (folder_ / "hosts").string()}).exit_code, 2) << text;
   }

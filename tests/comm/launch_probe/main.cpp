@@ -74,7 +74,8 @@ const std::map<std::string, std::function<Exit(Probe&)>> kFates = {
      }},
     {"error",
      [](Probe& probe) {
-       return last_rank_does(probe, [] { throw_bad_input("data.bin", "token 70000 is beyond the vocabulary", "prepare it again"); });
+       return last_rank_does(
+           probe, [] { throw_bad_input("data.bin", "token 70000 is beyond the vocabulary", "prepare it again"); });
      }},
     {"every-error", [](Probe&) -> Exit { throw_bad_input("plan.json", "field 'seed': -1", "use 0 or more"); }},
     {"exception", [](Probe& probe) { return last_rank_does(probe, [] { throw std::runtime_error("a surprise"); }); }},

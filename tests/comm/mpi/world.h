@@ -47,7 +47,8 @@ struct World {
 };
 
 inline std::vector<MpiOptions> all_options() {
-  return {{true, int64_t{512} << 10}, {true, 4096}, {true, 64}, {false, int64_t{512} << 10}, {false, 4096}, {false, 64}};
+  return {{true, int64_t{512} << 10},  {true, 4096},  {true, 64},
+          {false, int64_t{512} << 10}, {false, 4096}, {false, 64}};
 }
 
 /// The contribution of world rank `rank`: values whose sum depends on the order in which they are added.

@@ -1,0 +1,40 @@
+// foresail sample CHECKPOINT --prompt TEXT
+#include <iostream>
+#include <memory>
+
+#include "cli/flags.h"
+#include "cli/verb.h"
+#include "workflow/sample.h"
+
+namespace foresail {
+
+std::function<Exit()> add_sample(CLI::App& app, const RankEnvironment&) {
+  struct Flags {
+    TextOptions options;
+    bool json = false;
+  };
+  const auto flags = std::make_shared<Flags>();
+  TextOptions& options = flags->options;
+  add_path(app, "CHECKPOINT", options.checkpoint, "A step-N folder")->required();
+  app.add_option("--prompt", options.prompt, "The text to continue")->required();
+  add_count(app, "--tokens", options.tokens, "How many tokens to draw (default: 200)");
+  app.add_option("--temperature", options.temperature, "0: always the most likely token (default: 0.8)")
+      ->check(CLI::Range(0.0, 100.0))->type_name("NUMBER");
+  app.add_option("--seed", options.seed, "The same seed draws the same text (default: 1)")
+      ->check(CLI::NonNegativeNumber)->type_name("N");
+  app.add_option("--threads", options.threads, "Threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
+  add_json(app, flags->json);
+  add_example(app, "foresail sample run/checkpoints/step-300 --prompt \"In the beginning\" --tokens 200");
+  return [flags] {
+    if (flags->json) {
+      std::cout << text_result_to_json(sample(flags->options));
+      return Exit::done;
+    }
+    std::cout << flags->options.prompt << std::flush;
+    sample(flags->options, [](const std::string& piece) { std::cout << piece << std::flush; });
+    std::cout << "\n";
+    return Exit::done;
+  };
+}
+
+}  // namespace foresail
