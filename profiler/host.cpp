@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "core/version.h"
+
 namespace foresail {
 namespace {
 
@@ -55,7 +57,7 @@ std::map<std::string, std::string> versions(const Communicator& communicator) {
   utsname system{};
   uname(&system);
   std::map<std::string, std::string> result{
-      {"compiler", fmt::format("g++ {}", __VERSION__)},
+      {"foresail", version_text()},
       {"oneDNN", fmt::format("{}.{}.{}", DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH)},
       {"kernel", fmt::format("{} {}", system.sysname, system.release)}};
   if (communicator.size() > 1) result["mpi"] = communicator.description();
@@ -70,14 +72,13 @@ Machine describe_host() {
   machine.host = system.nodename;
   machine.name = system.nodename;
   machine.cpu_model = cpu_model();
-  machine.cores = cores_of_host();
   machine.profiled_at = time_of_day();
   machine.device.name = "cpu";
   return machine;
 }
 
 bool same_host(const Machine& stored, const Machine& current) {
-  if (stored.cpu_model != current.cpu_model || stored.cores != current.cores) return false;
+  if (stored.cpu_model != current.cpu_model || stored.host != current.host) return false;
   return std::all_of(stored.versions.begin(), stored.versions.end(), [&](const auto& entry) {
     const auto found = current.versions.find(entry.first);
     return found == current.versions.end() || found->second == entry.second;

@@ -10,15 +10,15 @@
 
 namespace foresail {
 
-int cores_of_host();  ///< that this process may use
+int cores_of_host();  ///< that this process may use; a rank that is bound to its cores sees only those
 std::string cpu_model();
 int64_t memory_of_host_bytes();
 int64_t last_level_cache_bytes();
 
-/// Compiler, libraries, kernel: what changes durations when it changes.
+/// Foresail and its compiler, libraries, kernel: what changes durations when it changes.
 std::map<std::string, std::string> versions(const Communicator& communicator);
 
-/// Name, cores, memory, processor, time of day; no measurement.
+/// Name, processor, time of day; no measurement.
 Machine describe_host();
 
 /// Whether measurements stored in `stored` may be mixed with new ones of `current`.

@@ -28,7 +28,8 @@ void run_pass(const PassRequest& request, Communicator& communicator);
 /// What the passes saved; empty machine of this host if there is nothing.
 Machine load_partial(const std::filesystem::path& partial);
 
-/// Fills in what follows from the tables: device count, peak, memory, links.
+/// Fills in what follows from the tables and the host: device count, cores, peak, memory, links. For the launching process,
+/// which is bound to no core.
 void complete_machine(Machine& machine, int devices);
 
 }  // namespace foresail

@@ -90,6 +90,7 @@ ProfileResult finish_profile(const ProfileOptions& options) {
   if (!options.base.empty()) lay_over(machine, load_machine(options.base));
   complete_machine(machine, most_ranks(options));
   ProfileResult result{.out = options.out.string(), .measurements = 0, .seconds = 0, .json = machine_to_json(machine)};
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - options.started).count();
   for (const ProfileTable& table : machine.tables) {
     result.measurements += static_cast<int64_t>(table.ops.size() + table.ops_in_sequence.size() + table.collectives.size());
   }

@@ -2,6 +2,7 @@
 // that many ranks (so that nothing idle disturbs the measurement), then one machine.json.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -17,7 +18,8 @@ struct ProfileOptions {
   std::string base;                  ///< --base MACHINE: measurements are laid over it; empty: none
   int64_t ranks = 0;                 ///< --ranks N: the most ranks; 0: cores
   double budget_seconds = 60;
-  int64_t sequence_length = 0;       ///< of the named models' shapes; 0: a few usual ones
+  int64_t sequence_length = 0;       ///< of the named models' shapes; 0: what the model is usually trained at
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 };
 
 /// One start of `ranks` processes of `threads` threads.
