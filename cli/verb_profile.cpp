@@ -57,8 +57,7 @@ Exit run_profile(const RankEnvironment& environment, const Flags& flags) {
     if (exit != Exit::done) return exit;
   }
   const ProfileResult result = finish_profile(flags.options);
-  std::cout << (flags.json ? result.json
-                           : fmt::format("{}: {} measurements in {:.0f} s\n", result.out, result.measurements, result.seconds));
+  std::cout << (flags.json ? result.json : fmt::format("{}: {} measurements\n", result.out, result.measurements));
   return Exit::done;
 }
 
