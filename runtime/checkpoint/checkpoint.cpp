@@ -28,7 +28,8 @@ void check_header(const std::filesystem::path& path, const StoredFile& stored) {
   for (const TensorEntry& entry : file.tensors()) header_bytes = std::min(header_bytes, entry.offset);
   std::string header(static_cast<size_t>(header_bytes), '\0');
   PosixFile::open_to_read(path).read_at(0, std::as_writable_bytes(std::span(header)));
-  if (digest_of(header) != stored.header_digest) throw_bad_input(path.string(), "its header differs from the digest", kMend);
+  if (digest_of(header) != stored.header_digest)
+    throw_bad_input(path.string(), "its header differs from the digest", kMend);
 }
 
 }  // namespace
@@ -44,7 +45,8 @@ void Checkpoint::check_files() const {
     if (error) throw_bad_input((path_ / stored.name).string(), "is missing: " + error.message(), kMend);
     if (static_cast<int64_t>(bytes) != stored.bytes) {
       throw_bad_input((path_ / stored.name).string(),
-                      "has " + std::to_string(bytes) + " bytes, the manifest says " + std::to_string(stored.bytes), kMend);
+                      "has " + std::to_string(bytes) + " bytes, the manifest says " + std::to_string(stored.bytes),
+                      kMend);
     }
   }
 }
@@ -58,28 +60,32 @@ const SafetensorsFile& Checkpoint::file_of(const StoredTensor& tensor, const Sla
     files_[index] = std::make_unique<SafetensorsFile>(path_ / stored.name);
   }
   const TensorEntry& entry = files_[index]->at(slab.name);
-  const auto shape = tensor.shape.size() > 1 ? std::vector{slab.part.rows(), slab.part.columns()} : std::vector{slab.part.rows()};
+  const auto shape =
+      tensor.shape.size() > 1 ? std::vector{slab.part.rows(), slab.part.columns()} : std::vector{slab.part.rows()};
   if (entry.offset != slab.offset || entry.shape != shape || entry.type != safetensors_type(tensor.dtype)) {
-    throw_bad_input((path_ / stored.name).string(), "tensor '" + slab.name + "' is not as the manifest describes it", kMend);
+    throw_bad_input((path_ / stored.name).string(), "tensor '" + slab.name + "' is not as the manifest describes it",
+                    kMend);
   }
   return *files_[index];
 }
 
-std::span<const std::byte> Checkpoint::read_piece(const SafetensorsFile& file, const StoredTensor& tensor, const Slab& slab,
-                                                  int64_t piece) const {
+std::span<const std::byte> Checkpoint::read_piece(const SafetensorsFile& file, const StoredTensor& tensor,
+                                                  const Slab& slab, int64_t piece) const {
   const TensorEntry& entry = file.at(slab.name);
   const int64_t begin = piece * manifest_.piece_bytes;
   staging_.resize(static_cast<size_t>(std::min(manifest_.piece_bytes, entry.bytes - begin)));
   file.read(entry, begin, staging_);
   if (digest_of(staging_) != slab.pieces[static_cast<size_t>(piece)]) {
-    throw_bad_input(file.path().string(), "tensor '" + tensor.full_name() + "' is damaged in bytes " +
-                    std::to_string(entry.offset + begin) + " to " + std::to_string(entry.offset + begin + std::ssize(staging_)),
+    throw_bad_input(file.path().string(),
+                    "tensor '" + tensor.full_name() + "' is damaged in bytes " + std::to_string(entry.offset + begin) +
+                        " to " + std::to_string(entry.offset + begin + std::ssize(staging_)),
                     kMend);
   }
   return staging_;
 }
 
-void Checkpoint::read_slab(const StoredTensor& tensor, const Slab& slab, const Rectangle& part, const RowSink& sink) const {
+void Checkpoint::read_slab(const StoredTensor& tensor, const Slab& slab, const Rectangle& part,
+                           const RowSink& sink) const {
   const Rectangle wanted = intersection(slab.part, part);
   if (wanted.rows() <= 0 || wanted.columns() <= 0) return;
   const SafetensorsFile& file = file_of(tensor, slab);
@@ -94,12 +100,15 @@ void Checkpoint::read_slab(const StoredTensor& tensor, const Slab& slab, const R
     const int64_t piece_end = piece_first + std::ssize(bytes) / element_bytes;
     const int64_t last_row = std::min(end, piece_end) - 1;
     for (int64_t row = std::max(first, piece_first) / width; row <= last_row / width; ++row) {
-      const int64_t begin_column = std::max(wanted.column_begin, slab.part.column_begin + std::max<int64_t>(0, piece_first - row * width));
-      const int64_t end_column = std::min(wanted.column_end, slab.part.column_begin + std::min(width, piece_end - row * width));
+      const int64_t begin_column =
+          std::max(wanted.column_begin, slab.part.column_begin + std::max<int64_t>(0, piece_first - row * width));
+      const int64_t end_column =
+          std::min(wanted.column_end, slab.part.column_begin + std::min(width, piece_end - row * width));
       if (begin_column >= end_column) continue;
       const int64_t at = row * width + begin_column - slab.part.column_begin - piece_first;
       sink(slab.part.row_begin + row, begin_column,
-           bytes.subspan(static_cast<size_t>(at * element_bytes), static_cast<size_t>((end_column - begin_column) * element_bytes)));
+           bytes.subspan(static_cast<size_t>(at * element_bytes),
+                         static_cast<size_t>((end_column - begin_column) * element_bytes)));
     }
   }
 }

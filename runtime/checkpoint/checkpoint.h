@@ -58,8 +58,8 @@ struct LoadOptions {
 
 /// Fills the slices (second holders and replicas too) of every segment. Every element is covered exactly once or bad_input
 /// says what is missing (tensor, quantity), has another shape or dtype, or is damaged.
-void load_slices(const Checkpoint& checkpoint, std::span<const ParameterSlice> slices, std::span<const SegmentView> segments,
-                 const LoadOptions& options);
+void load_slices(const Checkpoint& checkpoint, std::span<const ParameterSlice> slices,
+                 std::span<const SegmentView> segments, const LoadOptions& options);
 
 /// Collective: load_slices on every rank, then proof: the parameters as they now lie in all arenas have the digest the
 /// checkpoint recorded (left out for converted parameters). Fails on all ranks together. Returns the parameters' digest.
@@ -68,10 +68,11 @@ std::string restore_checkpoint(const std::filesystem::path& path, std::span<cons
                                const CheckpointRanks& ranks);
 
 /// Digest of every logical tensor's parameters over all ranks, by name. Collective.
-std::map<std::string, std::string> parameter_digests(std::span<const ParameterSlice> slices, const SegmentView& parameters,
-                                                     const CheckpointRanks& ranks);
+std::map<std::string, std::string> parameter_digests(std::span<const ParameterSlice> slices,
+                                                     const SegmentView& parameters, const CheckpointRanks& ranks);
 
 /// Rounds to nearest. Throws bad_input naming `what` for pairs other than f32 and f64 (or equal types).
-void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type, const std::string& what);
+void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type,
+                      const std::string& what);
 
 }  // namespace foresail

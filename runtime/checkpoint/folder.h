@@ -18,9 +18,9 @@ std::optional<int64_t> step_of(const std::string& name);
 struct CheckpointEntry {
   int64_t step = 0;
   std::filesystem::path path;
-  bool complete = false;     ///< a valid manifest, and every data file with its size
-  std::string problem;       ///< why not
-  int64_t bytes = 0;         ///< of the data files
+  bool complete = false;  ///< a valid manifest, and every data file with its size
+  std::string problem;    ///< why not
+  int64_t bytes = 0;      ///< of the data files
 };
 
 /// Every step-N of a run's checkpoints folder (or of the run folder that holds it), ascending; empty if it does not exist.

@@ -52,7 +52,8 @@ void widen(std::span<const std::byte> bytes, DType dtype, std::vector<double>& o
 }
 
 // A few rows of a tensor as doubles.
-void read_rows(const Checkpoint& checkpoint, const StoredTensor& tensor, const Rectangle& rows, std::vector<double>& out) {
+void read_rows(const Checkpoint& checkpoint, const StoredTensor& tensor, const Rectangle& rows,
+               std::vector<double>& out) {
   out.resize(static_cast<size_t>(rows.elements()));
   checkpoint.read(tensor, rows, [&](int64_t row, int64_t column, std::span<const std::byte> elements) {
     widen(elements, tensor.dtype, out, static_cast<size_t>((row - rows.row_begin) * rows.columns() + column));
@@ -96,7 +97,8 @@ void verify_tensors(const Checkpoint& checkpoint, CheckpointVerdict& verdict) {
       } catch (const Error& error) {
         if (error.exit() != Exit::bad_input) throw;
         const std::string problem = error.what();
-        const bool known = std::find(verdict.problems.begin(), verdict.problems.end(), problem) != verdict.problems.end();
+        const bool known =
+            std::find(verdict.problems.begin(), verdict.problems.end(), problem) != verdict.problems.end();
         if (!known) verdict.problems.push_back(problem);  // a lost file would repeat itself for every slab
       }
     }
@@ -130,14 +132,16 @@ std::vector<CheckpointVerdict> scrub_checkpoints(const std::filesystem::path& fo
     verdicts.push_back(verify_checkpoint(entry.path));
     if (verdicts.back().passed()) continue;
     std::filesystem::path aside = entry.path.string() + ".damaged";
-    for (int copy = 2; std::filesystem::exists(aside); ++copy) aside = entry.path.string() + ".damaged-" + std::to_string(copy);
+    for (int copy = 2; std::filesystem::exists(aside); ++copy)
+      aside = entry.path.string() + ".damaged-" + std::to_string(copy);
     rename_and_sync(entry.path, aside);
     log_warning("{}: damaged, renamed to {}", entry.path.string(), aside.filename().string());
   }
   return verdicts;
 }
 
-CheckpointDifference diff_checkpoints(const std::filesystem::path& first_path, const std::filesystem::path& second_path) {
+CheckpointDifference diff_checkpoints(const std::filesystem::path& first_path,
+                                      const std::filesystem::path& second_path) {
   const Checkpoint first(first_path), second(second_path);
   CheckpointDifference result;
   for (const StoredTensor& tensor : first.manifest().tensors) {
@@ -164,11 +168,13 @@ CheckpointDifference diff_checkpoints(const std::filesystem::path& first_path, c
 }
 
 void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path&) {
-  throw_bad_input(checkpoint.string(), "export of checkpoints is not built yet", "read its safetensors files with their own library");
+  throw_bad_input(checkpoint.string(), "export of checkpoints is not built yet",
+                  "read its safetensors files with their own library");
 }
 
 void import_checkpoint(const std::filesystem::path& folder, const std::filesystem::path&) {
-  throw_bad_input(folder.string(), "import of weights is not built yet", "start from a checkpoint of foresail with --init");
+  throw_bad_input(folder.string(), "import of weights is not built yet",
+                  "start from a checkpoint of foresail with --init");
 }
 
 }  // namespace foresail

@@ -26,15 +26,15 @@ CheckpointVerdict verify_checkpoint(const std::filesystem::path& path);
 std::vector<CheckpointVerdict> scrub_checkpoints(const std::filesystem::path& folder);
 
 struct TensorDifference {
-  std::string tensor;                 ///< with its quantity's suffix
-  bool identical = false;             ///< same dtype and same bits
+  std::string tensor;      ///< with its quantity's suffix
+  bool identical = false;  ///< same dtype and same bits
   bool only_in_first = false, only_in_second = false, shapes_differ = false;
   double maximum_absolute = 0;
-  double maximum_relative = 0;        ///< |a - b| / max(|a|, |b|), 0 where both are 0
+  double maximum_relative = 0;  ///< |a - b| / max(|a|, |b|), 0 where both are 0
 };
 
 struct CheckpointDifference {
-  bool identical = true;              ///< every tensor
+  bool identical = true;  ///< every tensor
   double maximum_absolute = 0, maximum_relative = 0;
   std::vector<TensorDifference> tensors;
 };

@@ -33,17 +33,21 @@ const StoredTensor& source_of(const Checkpoint& checkpoint, const std::string& t
     const StoredTensor* const parameter = manifest.find(tensor, Quantity::parameter);
     if (parameter != nullptr && convertible(parameter->dtype, DType::f32)) return *parameter;
   }
-  throw_bad_input(checkpoint.path().string(), "has no " + std::string(name_of(quantity)) + " of tensor '" + tensor + "'",
+  throw_bad_input(checkpoint.path().string(),
+                  "has no " + std::string(name_of(quantity)) + " of tensor '" + tensor + "'",
                   "use a checkpoint of the same model and optimizer");
 }
 
-void load_slice(const Checkpoint& checkpoint, const ParameterSlice& slice, const SegmentView& segment, const LoadOptions& options) {
+void load_slice(const Checkpoint& checkpoint, const ParameterSlice& slice, const SegmentView& segment,
+                const LoadOptions& options) {
   const StoredTensor& stored = source_of(checkpoint, slice.tensor, segment.quantity, options);
   const std::string what = checkpoint.path().string() + ": tensor '" + stored.full_name() + "'";
-  if (stored.shape != slice.shape) throw_bad_input(what, "has another shape than the model", "use a checkpoint of this model");
+  if (stored.shape != slice.shape)
+    throw_bad_input(what, "has another shape than the model", "use a checkpoint of this model");
   if (stored.dtype != segment.dtype && !options.convert) {
-    throw_bad_input(what, "is " + std::string(name_of(stored.dtype)) + ", the plan uses " + std::string(name_of(segment.dtype)),
-                    "ask for conversion explicitly, or use a plan of the same precision");
+    throw_bad_input(
+        what, "is " + std::string(name_of(stored.dtype)) + ", the plan uses " + std::string(name_of(segment.dtype)),
+        "ask for conversion explicitly, or use a plan of the same precision");
   }
   const Rectangle part = rectangle_of(slice);
   const int64_t width = part.columns(), element_bytes = size_of(segment.dtype);
@@ -54,17 +58,20 @@ void load_slice(const Checkpoint& checkpoint, const ParameterSlice& slice, const
     convert_elements(elements, stored.dtype, to, segment.dtype, what);
     filled += std::ssize(elements) / size_of(stored.dtype);
   });
-  if (filled != part.elements()) throw_bad_input(what, "does not cover what the plan needs", "use a checkpoint of this model");
+  if (filled != part.elements())
+    throw_bad_input(what, "does not cover what the plan needs", "use a checkpoint of this model");
 }
 
 // "low high" of every tensor this rank owns a part of, one line each.
-std::string owned_sums(std::span<const ParameterSlice> slices, const SegmentView& parameters, const std::vector<bool>& owned) {
+std::string owned_sums(std::span<const ParameterSlice> slices, const SegmentView& parameters,
+                       const std::vector<bool>& owned) {
   std::string text;
   for (size_t i = 0; i < slices.size(); ++i) {
     if (!owned[i]) continue;
     const ParameterSlice& slice = slices[i];
-    const ElementSum sum = sum_elements(parameters.data + slice.element_offset * size_of(parameters.dtype), parameters.dtype,
-                                        rectangle_of(slice), slice.shape.size() > 1 ? slice.shape[1] : 1);
+    const ElementSum sum =
+        sum_elements(parameters.data + slice.element_offset * size_of(parameters.dtype), parameters.dtype,
+                     rectangle_of(slice), slice.shape.size() > 1 ? slice.shape[1] : 1);
     text += std::to_string(sum.low) + ' ' + std::to_string(sum.high) + ' ' + slice.tensor + '\n';
   }
   return text;
@@ -90,7 +97,8 @@ void prove(const Checkpoint& checkpoint, const std::map<std::string, std::string
 
 }  // namespace
 
-void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type, const std::string& what) {
+void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type,
+                      const std::string& what) {
   if (from_type == to_type) {
     std::memcpy(to, from.data(), from.size());
   } else if (from_type == DType::f64 && to_type == DType::f32) {
@@ -98,13 +106,14 @@ void convert_elements(std::span<const std::byte> from, DType from_type, std::byt
   } else if (from_type == DType::f32 && to_type == DType::f64) {
     convert_as<float, double>(from, to);
   } else {
-    throw_bad_input(what, "cannot be converted from " + std::string(name_of(from_type)) + " to " + std::string(name_of(to_type)),
-                    "use a plan of the same precision");
+    throw_bad_input(
+        what, "cannot be converted from " + std::string(name_of(from_type)) + " to " + std::string(name_of(to_type)),
+        "use a plan of the same precision");
   }
 }
 
-void load_slices(const Checkpoint& checkpoint, std::span<const ParameterSlice> slices, std::span<const SegmentView> segments,
-                 const LoadOptions& options) {
+void load_slices(const Checkpoint& checkpoint, std::span<const ParameterSlice> slices,
+                 std::span<const SegmentView> segments, const LoadOptions& options) {
   checkpoint.check_files();
   for (const SegmentView& segment : segments) {
     for (const ParameterSlice& slice : slices) {
@@ -113,8 +122,8 @@ void load_slices(const Checkpoint& checkpoint, std::span<const ParameterSlice> s
   }
 }
 
-std::map<std::string, std::string> parameter_digests(std::span<const ParameterSlice> slices, const SegmentView& parameters,
-                                                     const CheckpointRanks& ranks) {
+std::map<std::string, std::string> parameter_digests(std::span<const ParameterSlice> slices,
+                                                     const SegmentView& parameters, const CheckpointRanks& ranks) {
   const std::vector<bool> owned = owned_slices(ranks, slices);
   std::map<std::string, ElementSum> sums;
   for (const std::string& text : gather_texts(ranks, owned_sums(slices, parameters, owned))) {
@@ -129,7 +138,8 @@ std::map<std::string, std::string> parameter_digests(std::span<const ParameterSl
 }
 
 std::string restore_checkpoint(const std::filesystem::path& path, std::span<const ParameterSlice> slices,
-                               std::span<const SegmentView> segments, const LoadOptions& options, const CheckpointRanks& ranks) {
+                               std::span<const SegmentView> segments, const LoadOptions& options,
+                               const CheckpointRanks& ranks) {
   std::unique_ptr<Checkpoint> checkpoint;
   all_do(ranks, [&] {
     checkpoint = std::make_unique<Checkpoint>(path);

@@ -17,31 +17,36 @@ constexpr const char* kMend = "the checkpoint is damaged: use another one";
 }
 
 std::string text_of(const Rectangle& part) {
-  return "[" + std::to_string(part.row_begin) + ":" + std::to_string(part.row_end) + ", " + std::to_string(part.column_begin) +
-         ":" + std::to_string(part.column_end) + "]";
+  return "[" + std::to_string(part.row_begin) + ":" + std::to_string(part.row_end) + ", " +
+         std::to_string(part.column_begin) + ":" + std::to_string(part.column_end) + "]";
 }
 
 bool is_plain_file_name(const std::string& name) {
   const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
   };
   return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), plain);
 }
 
 void check_shape(const StoredTensor& tensor, const std::string& source) {
   int64_t bytes = size_of(tensor.dtype);
-  if (tensor.shape.empty() || tensor.shape.size() > 2) fail(source, tensor.full_name(), "has no shape of one or two extents");
+  if (tensor.shape.empty() || tensor.shape.size() > 2)
+    fail(source, tensor.full_name(), "has no shape of one or two extents");
   for (const int64_t extent : tensor.shape) {
-    if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes)) fail(source, tensor.full_name(), "has an absurd shape");
+    if (extent < 1 || __builtin_mul_overflow(bytes, extent, &bytes))
+      fail(source, tensor.full_name(), "has an absurd shape");
   }
 }
 
 void check_slab(const Manifest& manifest, const StoredTensor& tensor, const Slab& slab, const std::string& source) {
   const Rectangle& part = slab.part;
   const bool inside = 0 <= part.row_begin && part.row_begin < part.row_end && part.row_end <= tensor.rows() &&
-                      0 <= part.column_begin && part.column_begin < part.column_end && part.column_end <= tensor.columns();
+                      0 <= part.column_begin && part.column_begin < part.column_end &&
+                      part.column_end <= tensor.columns();
   if (!inside) fail(source, tensor.full_name(), "has a slab " + text_of(part) + " outside its shape");
-  if (slab.file < 0 || slab.file >= std::ssize(manifest.files)) fail(source, tensor.full_name(), "names an unknown file");
+  if (slab.file < 0 || slab.file >= std::ssize(manifest.files))
+    fail(source, tensor.full_name(), "names an unknown file");
   const int64_t bytes = part.elements() * size_of(tensor.dtype);
   const int64_t file_bytes = manifest.files[static_cast<size_t>(slab.file)].bytes;
   if (slab.offset < 0 || bytes > file_bytes || slab.offset > file_bytes - bytes) {
@@ -58,7 +63,8 @@ void check_cover(const StoredTensor& tensor, const std::string& source) {
   int64_t covered = 0;
   for (const Slab& slab : tensor.slabs) {
     parts.push_back(slab.part);
-    if (__builtin_add_overflow(covered, slab.part.elements(), &covered)) fail(source, tensor.full_name(), "is covered twice");
+    if (__builtin_add_overflow(covered, slab.part.elements(), &covered))
+      fail(source, tensor.full_name(), "is covered twice");
   }
   std::sort(parts.begin(), parts.end());
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -69,8 +75,8 @@ void check_cover(const StoredTensor& tensor, const std::string& source) {
   }
   const int64_t elements = tensor.rows() * tensor.columns();
   if (covered != elements) {
-    fail(source, tensor.full_name(), "is not complete: " + std::to_string(covered) + " of " + std::to_string(elements) +
-                                         " elements are stored");
+    fail(source, tensor.full_name(),
+         "is not complete: " + std::to_string(covered) + " of " + std::to_string(elements) + " elements are stored");
   }
 }
 
@@ -112,14 +118,16 @@ void check_manifest(const Manifest& manifest, const std::string& source) {
   if (manifest.tensors.empty()) throw_bad_input(source, "holds no tensors", kMend);
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const StoredTensor& tensor = manifest.tensors[i];
-    if (i > 0 && !(order_of(manifest.tensors[i - 1]) < order_of(tensor))) fail(source, tensor.full_name(), "occurs twice");
+    if (i > 0 && !(order_of(manifest.tensors[i - 1]) < order_of(tensor)))
+      fail(source, tensor.full_name(), "occurs twice");
     check_shape(tensor, source);
     for (const Slab& slab : tensor.slabs) check_slab(manifest, tensor, slab, source);
     check_cover(tensor, source);
   }
 }
 
-Manifest join_parts(const std::vector<RankPart>& parts, const RunState& state, int64_t piece_bytes, const std::string& source) {
+Manifest join_parts(const std::vector<RankPart>& parts, const RunState& state, int64_t piece_bytes,
+                    const std::string& source) {
   Manifest manifest;
   manifest.state = state;
   manifest.piece_bytes = piece_bytes;
@@ -134,7 +142,8 @@ Manifest join_parts(const std::vector<RankPart>& parts, const RunState& state, i
       const auto [at, added] = joined.try_emplace({tensor.tensor, tensor.quantity}, tensor, part.sums[i]);
       if (added) continue;
       StoredTensor& whole = at->second.first;
-      if (whole.shape != tensor.shape || whole.dtype != tensor.dtype) fail(source, tensor.full_name(), "differs between ranks");
+      if (whole.shape != tensor.shape || whole.dtype != tensor.dtype)
+        fail(source, tensor.full_name(), "differs between ranks");
       whole.slabs.insert(whole.slabs.end(), tensor.slabs.begin(), tensor.slabs.end());
       at->second.second += part.sums[i];
     }

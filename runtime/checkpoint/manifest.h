@@ -32,9 +32,9 @@ struct Slab {
 struct StoredTensor {
   std::string tensor;
   Quantity quantity = Quantity::parameter;
-  std::vector<int64_t> shape;       ///< [rows, columns] or [n]
+  std::vector<int64_t> shape;  ///< [rows, columns] or [n]
   DType dtype = DType::f32;
-  std::string digest;               ///< of all elements in global coordinates (tensor_digest.h)
+  std::string digest;  ///< of all elements in global coordinates (tensor_digest.h)
   std::vector<Slab> slabs;
 
   int64_t rows() const { return shape[0]; }
@@ -43,9 +43,9 @@ struct StoredTensor {
 };
 
 struct StoredFile {
-  std::string name;                 ///< beside the manifest
+  std::string name;  ///< beside the manifest
   int64_t bytes = 0;
-  std::string header_digest;        ///< of everything before the first tensor
+  std::string header_digest;  ///< of everything before the first tensor
 };
 
 struct StepLoss {
@@ -57,11 +57,11 @@ struct StepLoss {
 /// Where a run stands after `step` optimizer steps, and what it belongs to.
 struct RunState {
   int64_t step = 0;
-  int64_t samples_consumed = 0;     ///< of the training data, by all ranks: the run's position
+  int64_t samples_consumed = 0;  ///< of the training data, by all ranks: the run's position
   uint64_t seed = 0;
   std::string foresail_version, plan_digest, dataset_identity;
-  std::string model_name, model_config;  ///< the config.json, whole
-  std::vector<StepLoss> losses;     ///< of the last steps, finite ones, oldest first
+  std::string model_name, model_config;      ///< the config.json, whole
+  std::vector<StepLoss> losses;              ///< of the last steps, finite ones, oldest first
   std::map<std::string, std::string> notes;  ///< anything else the run wants to find again
   bool operator==(const RunState&) const = default;
 };
@@ -71,12 +71,12 @@ inline constexpr int64_t kPieceBytes = int64_t{4} << 20;
 struct Manifest {
   RunState state;
   int64_t piece_bytes = kPieceBytes;
-  std::string parameters_digest;    ///< of all tensors' parameter digests, in order of name
+  std::string parameters_digest;  ///< of all tensors' parameter digests, in order of name
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;  ///< in order of (tensor, quantity)
 
   const StoredTensor* find(std::string_view tensor, Quantity quantity) const;
-  int64_t data_bytes() const;       ///< sum of the files' sizes
+  int64_t data_bytes() const;  ///< sum of the files' sizes
 };
 
 inline constexpr const char* kManifestName = "manifest.json";
@@ -94,15 +94,16 @@ Manifest manifest_from_json(const std::string& text, const std::string& source);
 
 /// What one rank wrote; gathered on rank 0 to make the manifest.
 struct RankPart {
-  std::vector<StoredFile> files;       ///< none or one
-  std::vector<StoredTensor> tensors;   ///< with this rank's slabs; `digest` unused
-  std::vector<ElementSum> sums;        ///< of each entry of `tensors`
+  std::vector<StoredFile> files;      ///< none or one
+  std::vector<StoredTensor> tensors;  ///< with this rank's slabs; `digest` unused
+  std::vector<ElementSum> sums;       ///< of each entry of `tensors`
 };
 
 std::string rank_part_to_json(const RankPart& part);
 RankPart rank_part_from_json(const std::string& text, const std::string& source);
 
 /// Joins the parts of all ranks; fills digests. Throws bad_input when ranks disagree or the result is not complete.
-Manifest join_parts(const std::vector<RankPart>& parts, const RunState& state, int64_t piece_bytes, const std::string& source);
+Manifest join_parts(const std::vector<RankPart>& parts, const RunState& state, int64_t piece_bytes,
+                    const std::string& source);
 
 }  // namespace foresail

@@ -30,9 +30,9 @@ Json tensor_to_json(const StoredTensor& tensor, const std::vector<StoredFile>& f
                      {"offset", slab.offset},
                      {"pieces", slab.pieces}});
   }
-  return Json{{"tensor", tensor.tensor},       {"quantity", std::string(name_of(tensor.quantity))},
+  return Json{{"tensor", tensor.tensor},        {"quantity", std::string(name_of(tensor.quantity))},
               {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape},
-              {"digest", tensor.digest},       {"slabs", slabs}};
+              {"digest", tensor.digest},        {"slabs", slabs}};
 }
 
 Json file_to_json(const StoredFile& file) {
@@ -54,11 +54,14 @@ Quantity quantity_from_json(const JsonObject& object) {
 Slab slab_from_json(const JsonObject& object, const std::vector<StoredFile>& files) {
   Slab slab;
   const std::vector<int64_t> part = object.get_ints("part");
-  if (part.size() != 4) object.fail("part", "is not a list of four numbers", "the manifest is damaged: use another checkpoint");
+  if (part.size() != 4)
+    object.fail("part", "is not a list of four numbers", "the manifest is damaged: use another checkpoint");
   slab.part = {part[0], part[1], part[2], part[3]};
   const std::string file = object.require_string("file");
-  const auto found = std::find_if(files.begin(), files.end(), [&](const StoredFile& known) { return known.name == file; });
-  if (found == files.end()) object.fail("file", "'" + file + "' is not listed", "the manifest is damaged: use another checkpoint");
+  const auto found =
+      std::find_if(files.begin(), files.end(), [&](const StoredFile& known) { return known.name == file; });
+  if (found == files.end())
+    object.fail("file", "'" + file + "' is not listed", "the manifest is damaged: use another checkpoint");
   slab.file = static_cast<int32_t>(found - files.begin());
   slab.name = object.require_string("name");
   slab.offset = object.require_int("offset", 0, kMost);
@@ -167,7 +170,8 @@ Manifest manifest_from_json(const std::string& text, const std::string& source) 
   const std::string stated = root.require_string("manifest_digest");
   const auto blanked = without_digest(text);
   if (!blanked || digest_of(*blanked) != stated) {
-    throw_bad_input(source, "was changed after it was written (its digest differs)", "the checkpoint is damaged: use another one");
+    throw_bad_input(source, "was changed after it was written (its digest differs)",
+                    "the checkpoint is damaged: use another one");
   }
   constexpr int64_t kLeastPieceBytes = 64, kMostPieceBytes = int64_t{64} << 20;
   Manifest manifest;
@@ -199,7 +203,8 @@ RankPart rank_part_from_json(const std::string& text, const std::string& source)
   const JsonObject root(value, source);
   RankPart part;
   part.files = files_from_json(root);
-  for (const JsonObject& tensor : root.get_objects("tensors")) part.tensors.push_back(tensor_from_json(tensor, part.files));
+  for (const JsonObject& tensor : root.get_objects("tensors"))
+    part.tensors.push_back(tensor_from_json(tensor, part.files));
   for (const std::string& hex : root.get_strings("sums")) {
     ElementSum sum;
     ensure(hex.size() == 32, "a sum has 32 digits");

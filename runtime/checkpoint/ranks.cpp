@@ -16,8 +16,8 @@ constexpr char kDone = '+', kFailed = '-';
 
 // A failure as text: "-<exit>US thing US cause US mend".
 std::string failure_text(const Error& error) {
-  return kFailed + std::to_string(static_cast<int>(error.exit())) + kSeparator + error.thing() + kSeparator + error.cause() +
-         kSeparator + error.mend();
+  return kFailed + std::to_string(static_cast<int>(error.exit())) + kSeparator + error.thing() + kSeparator +
+         error.cause() + kSeparator + error.mend();
 }
 
 [[noreturn]] void throw_failure(const std::string& text, int rank, bool name_rank) {

@@ -23,12 +23,12 @@ struct TypeRow {
 };
 
 constexpr std::array kTypes = {
-    TypeRow{"BOOL", 8},        TypeRow{"U8", 8},          TypeRow{"I8", 8},      TypeRow{"F8_E5M2", 8},
-    TypeRow{"F8_E4M3", 8},     TypeRow{"F8_E8M0", 8},     TypeRow{"F8_E4M3FNUZ", 8}, TypeRow{"F8_E5M2FNUZ", 8},
-    TypeRow{"I16", 16},        TypeRow{"U16", 16},        TypeRow{"F16", 16},    TypeRow{"BF16", 16},
-    TypeRow{"I32", 32},        TypeRow{"U32", 32},        TypeRow{"F32", 32},    TypeRow{"C64", 64},
-    TypeRow{"F64", 64},        TypeRow{"I64", 64},        TypeRow{"U64", 64},    TypeRow{"F4", 4},
-    TypeRow{"F6_E2M3", 6},     TypeRow{"F6_E3M2", 6},
+    TypeRow{"BOOL", 8},    TypeRow{"U8", 8},      TypeRow{"I8", 8},          TypeRow{"F8_E5M2", 8},
+    TypeRow{"F8_E4M3", 8}, TypeRow{"F8_E8M0", 8}, TypeRow{"F8_E4M3FNUZ", 8}, TypeRow{"F8_E5M2FNUZ", 8},
+    TypeRow{"I16", 16},    TypeRow{"U16", 16},    TypeRow{"F16", 16},        TypeRow{"BF16", 16},
+    TypeRow{"I32", 32},    TypeRow{"U32", 32},    TypeRow{"F32", 32},        TypeRow{"C64", 64},
+    TypeRow{"F64", 64},    TypeRow{"I64", 64},    TypeRow{"U64", 64},        TypeRow{"F4", 4},
+    TypeRow{"F6_E2M3", 6}, TypeRow{"F6_E3M2", 6},
 };
 
 struct DTypeRow {
@@ -44,7 +44,8 @@ constexpr std::array kDTypes = {
 // Bytes of a tensor about to be written.
 int64_t bytes_of(const TensorToWrite& tensor, const std::string& source) {
   const auto bits = safetensors_bits(tensor.type);
-  if (!bits) throw_bad_input(source, "tensor '" + tensor.name + "' has unknown type " + tensor.type, "use a known type");
+  if (!bits)
+    throw_bad_input(source, "tensor '" + tensor.name + "' has unknown type " + tensor.type, "use a known type");
   int64_t total_bits = *bits;
   for (const int64_t extent : tensor.shape) {
     if (extent < 0 || __builtin_mul_overflow(total_bits, extent, &total_bits)) {
@@ -125,7 +126,8 @@ const TensorEntry* SafetensorsFile::find(std::string_view name) const {
 const TensorEntry& SafetensorsFile::at(std::string_view name) const {
   const TensorEntry* const entry = find(name);
   if (entry == nullptr) {
-    throw_bad_input(path().string(), "has no tensor '" + std::string(name) + "'", "check that the file belongs to this model");
+    throw_bad_input(path().string(), "has no tensor '" + std::string(name) + "'",
+                    "check that the file belongs to this model");
   }
   return *entry;
 }

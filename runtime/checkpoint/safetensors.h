@@ -20,9 +20,9 @@ namespace foresail {
 /// One tensor of a file.
 struct TensorEntry {
   std::string name;
-  std::string type;             ///< as the format spells it: "F32", "BF16", "I64", ...
-  std::vector<int64_t> shape;   ///< empty: a scalar
-  int64_t offset = 0;           ///< of the first byte, from the start of the file
+  std::string type;            ///< as the format spells it: "F32", "BF16", "I64", ...
+  std::vector<int64_t> shape;  ///< empty: a scalar
+  int64_t offset = 0;          ///< of the first byte, from the start of the file
   int64_t bytes = 0;
 
   int64_t elements() const;

@@ -97,12 +97,14 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, int64_t data_b
   });
   int64_t end = 0;
   for (const TensorEntry& entry : header.tensors) {
-    if (entry.offset != end) fail_tensor(source, entry.name, entry.offset < end ? "overlaps another" : "leaves a hole before it");
+    if (entry.offset != end)
+      fail_tensor(source, entry.name, entry.offset < end ? "overlaps another" : "leaves a hole before it");
     end = entry.offset + entry.bytes;
   }
   if (end != data_bytes) {
-    throw_bad_input(source, "holds " + std::to_string(data_bytes) + " bytes of data, its header describes " + std::to_string(end),
-                    kMend);
+    throw_bad_input(
+        source, "holds " + std::to_string(data_bytes) + " bytes of data, its header describes " + std::to_string(end),
+        kMend);
   }
   return header;
 }

@@ -37,7 +37,8 @@ OwnedSlab slab_of(const ParameterSlice& slice, const SegmentView& segment) {
   slab.part = rectangle_of(slice);
   slab.name = owned.tensor.full_name();
   if (!is_whole(owned.tensor, slab.part)) {
-    slab.name += fmt::format("[{}:{},{}:{}]", slab.part.row_begin, slab.part.row_end, slab.part.column_begin, slab.part.column_end);
+    slab.name += fmt::format("[{}:{},{}:{}]", slab.part.row_begin, slab.part.row_end, slab.part.column_begin,
+                             slab.part.column_end);
   }
   owned.tensor.slabs.push_back(std::move(slab));
   return owned;
@@ -84,8 +85,8 @@ std::string header_digest_of(const std::filesystem::path& path, int64_t header_b
   return digest_of(header);
 }
 
-RankPart write_rank_file(const SaveRequest& request, const std::vector<bool>& owned, const std::filesystem::path& folder,
-                         int rank) {
+RankPart write_rank_file(const SaveRequest& request, const std::vector<bool>& owned,
+                         const std::filesystem::path& folder, int rank) {
   std::vector<OwnedSlab> slabs = owned_slabs(request, owned);
   RankPart part;
   if (slabs.empty()) return part;

@@ -27,17 +27,17 @@ struct SegmentView {
 std::vector<SegmentView> segment_views(const Program& program, std::byte* arena);
 
 struct SaveRequest {
-  std::filesystem::path folder;              ///< RUN/checkpoints; created if missing
-  RunState state;                            ///< of rank 0
-  std::span<const ParameterSlice> slices;    ///< what this rank holds
-  std::span<const SegmentView> segments;     ///< the same quantities on all ranks
-  int64_t keep = 3;                          ///< newest complete checkpoints left after this one; at least 1
+  std::filesystem::path folder;            ///< RUN/checkpoints; created if missing
+  RunState state;                          ///< of rank 0
+  std::span<const ParameterSlice> slices;  ///< what this rank holds
+  std::span<const SegmentView> segments;   ///< the same quantities on all ranks
+  int64_t keep = 3;                        ///< newest complete checkpoints left after this one; at least 1
   int64_t piece_bytes = kPieceBytes;
 };
 
 struct SaveResult {
-  std::filesystem::path path;   ///< FOLDER/step-N
-  int64_t bytes = 0;            ///< of all ranks' data files
+  std::filesystem::path path;  ///< FOLDER/step-N
+  int64_t bytes = 0;           ///< of all ranks' data files
   double seconds = 0;
   std::string parameters_digest;
 };

@@ -50,7 +50,8 @@ ElementSum sum_rows(const std::byte* data, const Rectangle& part, int64_t tensor
   parallel_ranges(count, std::max<int64_t>(1, kGrainElements / width), [&](int64_t begin, int64_t end, int thread) {
     ElementSum& sum = by_thread[static_cast<size_t>(thread)];
     if (contiguous) {
-      sum += sum_run<Bits>(data + begin * static_cast<int64_t>(sizeof(Bits)), end - begin, static_cast<uint64_t>(first + begin));
+      sum += sum_run<Bits>(data + begin * static_cast<int64_t>(sizeof(Bits)), end - begin,
+                           static_cast<uint64_t>(first + begin));
       return;
     }
     for (int64_t row = begin; row < end; ++row) {

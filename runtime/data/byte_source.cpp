@@ -77,7 +77,8 @@ class GzipSource final : public ByteSource {
       if (code == Z_STREAM_END) {
         between_members_ = true;
       } else if (code != Z_OK && code != Z_BUF_ERROR) {
-        fail(input_.file(), std::string("has damaged gzip data: ") + (stream_.msg != nullptr ? stream_.msg : "no detail"));
+        fail(input_.file(),
+             std::string("has damaged gzip data: ") + (stream_.msg != nullptr ? stream_.msg : "no detail"));
       }
     }
     return wanted - stream_.avail_out;

@@ -42,8 +42,10 @@ std::string disagreement(const DatasetInfo& info, const IndexedDataset& data) {
   };
   if (info.tokens != data.tokens()) return differs("tokens", info.tokens, data.tokens());
   if (info.documents != data.documents()) return differs("documents", info.documents, data.documents());
-  if (info.bin_bytes != std::ssize(data.bin_bytes())) return differs("bin_bytes", info.bin_bytes, std::ssize(data.bin_bytes()));
-  if (info.idx_bytes != std::ssize(data.idx_bytes())) return differs("idx_bytes", info.idx_bytes, std::ssize(data.idx_bytes()));
+  if (info.bin_bytes != std::ssize(data.bin_bytes()))
+    return differs("bin_bytes", info.bin_bytes, std::ssize(data.bin_bytes()));
+  if (info.idx_bytes != std::ssize(data.idx_bytes()))
+    return differs("idx_bytes", info.idx_bytes, std::ssize(data.idx_bytes()));
   if (info.token_type != name_of(data.type())) {
     return "token_type is " + info.token_type + ", the files have " + std::string(name_of(data.type()));
   }
@@ -69,7 +71,8 @@ void collect(std::vector<std::string>& problems, const Check& check) {
 
 void verify_against_info(const IndexedDataset& data, const DatasetInfo& info, std::vector<std::string>& problems) {
   const std::string source = dataset_info_path(data.prefix()).string();
-  if (const std::string difference = disagreement(info, data); !difference.empty()) problems.push_back(source + ": " + difference);
+  if (const std::string difference = disagreement(info, data); !difference.empty())
+    problems.push_back(source + ": " + difference);
   if (digest_of(data.bin_bytes()) != info.bin_digest) {
     problems.push_back(bin_path(data.prefix()).string() + ": its digest differs from the one in " + source);
   }
@@ -96,14 +99,17 @@ std::vector<LengthBin> LengthHistogram::bins() const {
   return result;
 }
 
-std::filesystem::path dataset_info_path(const std::filesystem::path& prefix) { return prefix.string() + ".dataset.json"; }
+std::filesystem::path dataset_info_path(const std::filesystem::path& prefix) {
+  return prefix.string() + ".dataset.json";
+}
 
 std::optional<DatasetInfo> load_dataset_info(const IndexedDataset& data) {
   auto info = read_dataset_info(data.prefix());
   if (!info) return std::nullopt;
   const std::string difference = disagreement(*info, data);
   if (!difference.empty()) {
-    throw_bad_input(dataset_info_path(data.prefix()).string(), difference, "prepare the dataset again, or remove this file");
+    throw_bad_input(dataset_info_path(data.prefix()).string(), difference,
+                    "prepare the dataset again, or remove this file");
   }
   return info;
 }
@@ -144,8 +150,10 @@ void check_vocabulary(const IndexedDataset& data, int64_t model_vocabulary) {
   const auto info = load_dataset_info(data);
   const int64_t largest = info ? info->maximum_id : largest_id(data);
   if (largest < model_vocabulary) return;
-  throw_bad_input(data.prefix().string(), "holds token id " + std::to_string(largest) + ", the model's vocabulary has " +
-                  std::to_string(model_vocabulary), "prepare it with the model's tokenizer, or use a model with a larger vocab_size");
+  throw_bad_input(
+      data.prefix().string(),
+      "holds token id " + std::to_string(largest) + ", the model's vocabulary has " + std::to_string(model_vocabulary),
+      "prepare it with the model's tokenizer, or use a model with a larger vocab_size");
 }
 
 std::string dataset_identity(const IndexedDataset& data) {

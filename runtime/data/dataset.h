@@ -31,10 +31,10 @@ class LengthHistogram {
 /// PREFIX.dataset.json.
 struct DatasetInfo {
   std::string tokenizer = "bytes";
-  int64_t vocabulary = 0;          ///< ids are below it
-  int64_t end_of_document = -1;    ///< id that ends every document; -1: none
-  int64_t maximum_id = 0;          ///< largest id that occurs
-  std::string token_type;          ///< "u16" or "i32"
+  int64_t vocabulary = 0;        ///< ids are below it
+  int64_t end_of_document = -1;  ///< id that ends every document; -1: none
+  int64_t maximum_id = 0;        ///< largest id that occurs
+  std::string token_type;        ///< "u16" or "i32"
   int64_t tokens = 0, documents = 0;
   int64_t bin_bytes = 0, idx_bytes = 0;
   std::string bin_digest, idx_digest;
@@ -62,7 +62,7 @@ DatasetSummary inspect_dataset(const std::filesystem::path& prefix);
 std::string dataset_summary_to_json(const DatasetSummary& summary);
 
 struct DatasetVerdict {
-  int64_t tokens = 0;                 ///< read and checked
+  int64_t tokens = 0;  ///< read and checked
   int64_t maximum_id = 0;
   std::vector<std::string> problems;  ///< one line each, naming the file; empty: sound
   bool passed() const { return problems.empty(); }

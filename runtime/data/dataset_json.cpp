@@ -42,8 +42,9 @@ DatasetInfo dataset_info_from_json(const std::string& text, const std::string& s
   const Json root = parse_json(text, source);
   const JsonObject object(root, source);
   object.require_schema(kSchema);
-  object.refuse_unknown_keys({"schema", "tokenizer", "vocabulary", "end_of_document", "maximum_id", "token_type", "tokens",
-                              "documents", "bin_bytes", "idx_bytes", "bin_digest", "idx_digest", "document_lengths"});
+  object.refuse_unknown_keys({"schema", "tokenizer", "vocabulary", "end_of_document", "maximum_id", "token_type",
+                              "tokens", "documents", "bin_bytes", "idx_bytes", "bin_digest", "idx_digest",
+                              "document_lengths"});
   constexpr int64_t kMostIds = std::numeric_limits<int32_t>::max();
   DatasetInfo info;
   info.tokenizer = object.require_string("tokenizer");

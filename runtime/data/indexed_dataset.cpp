@@ -29,8 +29,8 @@ constexpr std::array kTypes = {
 };
 
 const TypeRow* row_of(uint8_t code) {
-  const auto found =
-      std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeRow& row) { return static_cast<uint8_t>(row.type) == code; });
+  const auto found = std::find_if(kTypes.begin(), kTypes.end(),
+                                  [&](const TypeRow& row) { return static_cast<uint8_t>(row.type) == code; });
   return found == kTypes.end() ? nullptr : &*found;
 }
 
@@ -121,7 +121,8 @@ void IndexedDataset::read_header() {
   const auto limit = static_cast<uint64_t>(bytes);
   const bool plausible = sequences <= limit / 12 && boundaries <= limit / 8;
   const uint64_t expected = plausible ? kHeaderBytes + 12 * sequences + 8 * boundaries : 0;
-  if (!plausible || (limit != expected && limit != expected + sequences)) {  // the longer form carries a mode per sequence
+  if (!plausible ||
+      (limit != expected && limit != expected + sequences)) {  // the longer form carries a mode per sequence
     fail(idx_.path(), "has " + std::to_string(bytes) + " bytes, which do not match " + std::to_string(sequences) +
                           " sequences and " + std::to_string(boundaries) + " document boundaries");
   }
@@ -138,8 +139,8 @@ void IndexedDataset::check_sequences() {
     if (length < 0) fail(idx_.path(), "sequence " + std::to_string(i) + " has a negative length");
     const int64_t offset = offset_at(i);
     if (offset != expected) {
-      fail(idx_.path(), "sequence " + std::to_string(i) + " is placed at byte " + std::to_string(offset) + ", expected " +
-                            std::to_string(expected));
+      fail(idx_.path(), "sequence " + std::to_string(i) + " is placed at byte " + std::to_string(offset) +
+                            ", expected " + std::to_string(expected));
     }
     expected += length * size_of(type_);  // below 2^34 each, at most 2^63 / 12 of them only in files beyond any disk
     if (expected > bin_bytes) break;
@@ -157,7 +158,8 @@ void IndexedDataset::check_documents() const {
   for (int64_t d = 0; d <= documents_; ++d) {
     const int64_t sequence = document_at(d);
     if ((d == 0 && sequence != 0) || sequence < previous || sequence > sequences_) {
-      fail(idx_.path(), "document " + std::to_string(d) + " starts at sequence " + std::to_string(sequence) + ", out of order");
+      fail(idx_.path(),
+           "document " + std::to_string(d) + " starts at sequence " + std::to_string(sequence) + ", out of order");
     }
     previous = sequence;
   }

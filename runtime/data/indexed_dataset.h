@@ -89,8 +89,8 @@ class IndexedDatasetWriter {
 
   PosixFile bin_, idx_;
   TokenType type_;
-  std::vector<std::byte> buffer_;   ///< encoded tokens not yet written
-  std::vector<int32_t> lengths_;    ///< lengths not yet written
+  std::vector<std::byte> buffer_;  ///< encoded tokens not yet written
+  std::vector<int32_t> lengths_;   ///< lengths not yet written
   int64_t tokens_ = 0, documents_ = 0, document_tokens_ = 0, lengths_written_ = 0;
   Digest bin_content_;
   std::string bin_digest_, idx_digest_;

@@ -45,8 +45,9 @@ void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
 
 void IndexedDatasetWriter::end_document() {
   if (document_tokens_ > std::numeric_limits<int32_t>::max()) {
-    throw_bad_input("document " + std::to_string(documents_), "has " + std::to_string(document_tokens_) +
-                    " tokens; the index holds lengths below 2^31", "split it into several documents");
+    throw_bad_input("document " + std::to_string(documents_),
+                    "has " + std::to_string(document_tokens_) + " tokens; the index holds lengths below 2^31",
+                    "split it into several documents");
   }
   lengths_.push_back(static_cast<int32_t>(document_tokens_));
   document_tokens_ = 0;

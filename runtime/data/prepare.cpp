@@ -208,7 +208,8 @@ void publish(const std::filesystem::path& prefix, const DatasetInfo& info) {
   std::error_code error;
   for (const auto& old : {description, idx_path(prefix)}) {
     std::filesystem::remove(old, error);
-    if (error) throw_environment(old.string(), "cannot remove the older file: " + error.message(), "check its permissions");
+    if (error)
+      throw_environment(old.string(), "cannot remove the older file: " + error.message(), "check its permissions");
   }
   RemoveOnFailure half_published(bin_path(prefix));
   rename_and_sync(aside(bin_path(prefix)), bin_path(prefix));
@@ -251,9 +252,11 @@ TextFormat text_format_from_name(std::string_view name) {
 
 DatasetInfo prepare_dataset(const PrepareOptions& options) {
   require_tokenizer(options.tokenizer);
-  if (options.inputs.empty()) throw_bad_input("data prepare", "no input file is given", "name at least one text or JSONL file");
+  if (options.inputs.empty())
+    throw_bad_input("data prepare", "no input file is given", "name at least one text or JSONL file");
   if (options.out.filename().empty()) {
-    throw_bad_input("data prepare", "the output prefix '" + options.out.string() + "' names no file", "give --out FOLDER/NAME");
+    throw_bad_input("data prepare", "the output prefix '" + options.out.string() + "' names no file",
+                    "give --out FOLDER/NAME");
   }
   for (const auto& input : options.inputs) PosixFile::open_to_read(input);  // all named files exist before any is read
   if (options.out.has_parent_path()) create_folder(options.out.parent_path());

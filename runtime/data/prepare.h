@@ -45,7 +45,7 @@ struct PrepareProgress {
 struct PrepareOptions {
   std::vector<std::filesystem::path> inputs;  ///< read in this order; plain, gzip or zstd
   std::string tokenizer = "bytes";
-  std::filesystem::path out;                  ///< PREFIX; its folder is created
+  std::filesystem::path out;  ///< PREFIX; its folder is created
   DocumentSplit split = DocumentSplit::file;
   TextFormat format = TextFormat::automatic;
   std::function<void(const PrepareProgress&)> progress;  ///< called about every 16 MiB of text; may be empty

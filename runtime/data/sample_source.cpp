@@ -44,22 +44,27 @@ std::optional<int64_t> nearest_boundary(const IndexedDataset& data, int64_t leas
 
 int64_t validation_begin(const IndexedDataset& data, int64_t sequence_length, double validation_fraction) {
   if (!(validation_fraction >= 0 && validation_fraction < 1)) {
-    throw_bad_input("validation_fraction", "is outside [0, 1)", "give the part of the tokens that is held out, such as 0.02");
+    throw_bad_input("validation_fraction", "is outside [0, 1)",
+                    "give the part of the tokens that is held out, such as 0.02");
   }
   const int64_t tokens = data.tokens();
   if (validation_fraction == 0) return tokens;
   const int64_t needed = sequence_length + 1;
   if (tokens < 2 * needed) {
-    throw_bad_input(data.prefix().string(), "has " + std::to_string(tokens) + " tokens; one training and one validation " +
-                    "sample of sequence length " + std::to_string(sequence_length) + " need " + std::to_string(2 * needed),
+    throw_bad_input(data.prefix().string(),
+                    "has " + std::to_string(tokens) + " tokens; one training and one validation " +
+                        "sample of sequence length " + std::to_string(sequence_length) + " need " +
+                        std::to_string(2 * needed),
                     "prepare more text, shorten the sequence, or set validation_fraction to 0");
   }
   const auto wish = static_cast<int64_t>(std::llround((1 - validation_fraction) * static_cast<double>(tokens)));
   const int64_t clamped = std::clamp(wish, needed, tokens - needed);
   const auto boundary = nearest_boundary(data, needed, clamped, tokens - needed);
   if (!boundary) {
-    throw_bad_input(data.prefix().string(), "has no document boundary that leaves a sample of sequence length " +
-                    std::to_string(sequence_length) + " on both sides (" + std::to_string(data.documents()) + " documents)",
+    throw_bad_input(data.prefix().string(),
+                    "has no document boundary that leaves a sample of sequence length " +
+                        std::to_string(sequence_length) + " on both sides (" + std::to_string(data.documents()) +
+                        " documents)",
                     "prepare it with shorter documents (--split blank-lines), or set validation_fraction to 0");
   }
   return *boundary;
@@ -75,8 +80,10 @@ SampleSource::SampleSource(const IndexedDataset& data, const SampleOptions& opti
   samples_ = (tokens() - 1) / options.sequence_length;
   if (samples_ < 1) {
     const bool held_out = part == DataPart::validation;
-    throw_bad_input(data.prefix().string(), std::string("has ") + std::to_string(tokens()) + " tokens for " +
-                    (held_out ? "validation" : "training") + ", one sample needs " + std::to_string(options.sequence_length + 1),
+    throw_bad_input(data.prefix().string(),
+                    std::string("has ") + std::to_string(tokens()) + " tokens for " +
+                        (held_out ? "validation" : "training") + ", one sample needs " +
+                        std::to_string(options.sequence_length + 1),
                     held_out ? "set validation_fraction above 0" : "prepare more text or shorten the sequence");
   }
 }
@@ -84,22 +91,25 @@ SampleSource::SampleSource(const IndexedDataset& data, const SampleOptions& opti
 int64_t SampleSource::first_token(int64_t global_sample) const {
   ensure(global_sample >= 0, "a sample's number is not negative");
   const int64_t epoch = global_sample / samples_, position = global_sample % samples_;
-  const int64_t sample =
-      part_ == DataPart::training ? Permutation(samples_, options_.seed, static_cast<uint64_t>(epoch))(position) : position;
+  const int64_t sample = part_ == DataPart::training
+                             ? Permutation(samples_, options_.seed, static_cast<uint64_t>(epoch))(position)
+                             : position;
   return begin_ + sample * options_.sequence_length;
 }
 
 void SampleSource::read(int64_t global_sample, std::span<int32_t> tokens, std::span<int32_t> targets) const {
   const int64_t length = options_.sequence_length;
-  ensure(std::ssize(tokens) == length && std::ssize(targets) == length, "a sample has sequence_length tokens and targets");
+  ensure(std::ssize(tokens) == length && std::ssize(targets) == length,
+         "a sample has sequence_length tokens and targets");
   const int64_t first = first_token(global_sample);
   data_.read(first, tokens);
   data_.read(first + 1, targets);
   int64_t place = first;
   const auto check = [&](int32_t id) {
     if (id >= options_.vocabulary) {
-      throw_bad_input(bin_path(data_.prefix()).string(), "token " + std::to_string(place) + " is id " + std::to_string(id) +
-                      ", the model's vocabulary has " + std::to_string(options_.vocabulary),
+      throw_bad_input(bin_path(data_.prefix()).string(),
+                      "token " + std::to_string(place) + " is id " + std::to_string(id) +
+                          ", the model's vocabulary has " + std::to_string(options_.vocabulary),
                       "use the tokenizer of the model, or a model with a larger vocab_size");
     }
     ++place;

@@ -16,7 +16,7 @@ struct SampleOptions {
   int64_t sequence_length = 0;
   double validation_fraction = 0.02;  ///< of the tokens, cut between documents at the end of the data; 0: no validation
   uint64_t seed = 0;
-  int64_t vocabulary = 0;             ///< of the model: ids at or above it are refused as they are read
+  int64_t vocabulary = 0;  ///< of the model: ids at or above it are refused as they are read
 };
 
 /// Where the training documents end: the boundary between documents nearest to the wished fraction that leaves both parts
@@ -44,7 +44,8 @@ class SampleSource {
   void read(int64_t global_sample, std::span<int32_t> tokens, std::span<int32_t> targets) const;
   /// `rows` consecutive samples of the global batch that starts at `position`, from index `first_row` in it: what one
   /// rank reads as one micro-batch. Spans hold rows * sequence_length.
-  void fill(int64_t position, int64_t first_row, int64_t rows, std::span<int32_t> tokens, std::span<int32_t> targets) const;
+  void fill(int64_t position, int64_t first_row, int64_t rows, std::span<int32_t> tokens,
+            std::span<int32_t> targets) const;
 
  private:
   const IndexedDataset& data_;

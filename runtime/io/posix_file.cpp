@@ -19,8 +19,9 @@ namespace {
 
 [[noreturn]] void fail_writing(const std::filesystem::path& path, const char* action, int code) {
   const bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
-  throw_environment(path.string(), std::string("cannot ") + action + ": " + std::strerror(code),
-                    full ? "free space on that disk, or choose another folder" : "check the folder and its permissions");
+  throw_environment(
+      path.string(), std::string("cannot ") + action + ": " + std::strerror(code),
+      full ? "free space on that disk, or choose another folder" : "check the folder and its permissions");
 }
 
 [[noreturn]] void fail_reading(const std::filesystem::path& path, int code) {
@@ -47,9 +48,7 @@ PosixFile PosixFile::open_to_read(const std::filesystem::path& path) {
   return file;
 }
 
-PosixFile PosixFile::create(const std::filesystem::path& path) {
-  return PosixFile(open_to_write(path, O_TRUNC), path);
-}
+PosixFile PosixFile::create(const std::filesystem::path& path) { return PosixFile(open_to_write(path, O_TRUNC), path); }
 
 PosixFile PosixFile::open_to_append(const std::filesystem::path& path) {
   return PosixFile(open_to_write(path, O_APPEND), path);
@@ -90,9 +89,10 @@ int64_t PosixFile::read_some_at(int64_t offset, std::span<std::byte> out) const 
 void PosixFile::read_at(int64_t offset, std::span<std::byte> out) const {
   const int64_t got = read_some_at(offset, out);
   if (got == std::ssize(out)) return;
-  throw_bad_input(path_.string(),
-                  "ends at byte " + std::to_string(offset + got) + ", expected " + std::to_string(offset + std::ssize(out)),
-                  "the file is truncated: restore it or write it again");
+  throw_bad_input(
+      path_.string(),
+      "ends at byte " + std::to_string(offset + got) + ", expected " + std::to_string(offset + std::ssize(out)),
+      "the file is truncated: restore it or write it again");
 }
 
 void PosixFile::write_at(int64_t offset, std::span<const std::byte> bytes) {

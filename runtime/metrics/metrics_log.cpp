@@ -29,12 +29,15 @@ void visit_lines(const PosixFile& file, const LineVisitor& visit) {
     }
     pending += rest;
     if (pending.size() > kLineLimitBytes) {
-      throw_bad_input(file.path().string() + ": line " + std::to_string(number), "is longer than 1 MiB", "remove that line");
+      throw_bad_input(file.path().string() + ": line " + std::to_string(number), "is longer than 1 MiB",
+                      "remove that line");
     }
   }
 }
 
-std::string place(const std::filesystem::path& path, int64_t line) { return path.string() + ": line " + std::to_string(line); }
+std::string place(const std::filesystem::path& path, int64_t line) {
+  return path.string() + ": line " + std::to_string(line);
+}
 
 // Where the lines of steps up to `last_step` end.
 int64_t bytes_to_keep(const std::filesystem::path& path, int64_t last_step) {

@@ -18,12 +18,12 @@ namespace foresail {
 struct StepLine {
   int64_t step = 0;
   double loss = 0, grad_norm = 0, learning_rate = 0;
-  int64_t tokens = 0;                       ///< trained on since the start of the run
+  int64_t tokens = 0;  ///< trained on since the start of the run
   double step_seconds = 0, tokens_per_second = 0;
   std::optional<double> mfu;
-  std::optional<int64_t> resident_bytes;    ///< of the rank that holds most
-  std::optional<double> validation_loss;    ///< measured after this step
-  bool skipped = false;                     ///< the update was left out
+  std::optional<int64_t> resident_bytes;  ///< of the rank that holds most
+  std::optional<double> validation_loss;  ///< measured after this step
+  bool skipped = false;                   ///< the update was left out
 
   bool operator==(const StepLine&) const = default;
 };

@@ -51,7 +51,8 @@ ProgressLine::~ProgressLine() { finish(); }
 
 double ProgressLine::mean_step_seconds() const {
   if (recent_seconds_.empty()) return 0;
-  return std::accumulate(recent_seconds_.begin(), recent_seconds_.end(), 0.0) / static_cast<double>(recent_seconds_.size());
+  return std::accumulate(recent_seconds_.begin(), recent_seconds_.end(), 0.0) /
+         static_cast<double>(recent_seconds_.size());
 }
 
 void ProgressLine::update(ProgressState state, double step_seconds, double now_seconds) {

@@ -55,7 +55,8 @@ uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8; }
 std::filesystem::path file_in(const std::filesystem::path& folder) {
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
-  return folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0", static_cast<int64_t>(unix_seconds()), host.data(), ::getpid());
+  return folder / fmt::format("events.out.tfevents.{:010d}.{}.{}.0", static_cast<int64_t>(unix_seconds()), host.data(),
+                              ::getpid());
 }
 
 }  // namespace

@@ -149,7 +149,8 @@ TEST(Checkpoint, DamageNamesTheTensorAndDoesNotHideOtherDamage) {
   const auto path = folder.path() / "step-1";
   const Manifest manifest = Checkpoint(path).manifest();
   std::string content = read_file(path / "rank-00000.safetensors");
-  for (const auto& [tensor, quantity] : {std::pair{"norm.weight", Quantity::moment2}, {"embedding.weight", Quantity::parameter}}) {
+  for (const auto& [tensor, quantity] :
+       {std::pair{"norm.weight", Quantity::moment2}, {"embedding.weight", Quantity::parameter}}) {
     content[static_cast<size_t>(manifest.find(tensor, quantity)->slabs[0].offset)] ^= 1;
   }
   std::ofstream(path / "rank-00000.safetensors", std::ios::binary) << content;
@@ -165,7 +166,8 @@ TEST(Checkpoint, TruncatedMissingOrForeignFilesAreRefused) {
   const auto path = folder.path() / "step-1";
   const std::string manifest = read_file(path / "manifest.json"), data = read_file(path / "rank-00001.safetensors");
   const auto check = [&](const char* said) {
-    EXPECT_NE(error_of([&] { load_single(path); }).find(said), std::string::npos) << error_of([&] { load_single(path); });
+    EXPECT_NE(error_of([&] { load_single(path); }).find(said), std::string::npos)
+        << error_of([&] { load_single(path); });
     EXPECT_FALSE(verify_checkpoint(path).passed());
     EXPECT_FALSE(latest_complete(folder.path()).has_value());
   };
@@ -213,11 +215,13 @@ TEST(Checkpoint, ConversionIsExplicitAndRoundsToNearest) {
   load_single(folder.path() / "step-1", DType::f32, true);
   const double third = 1.0 / 3;
   float narrow = 0;
-  convert_elements(std::as_bytes(std::span(&third, 1)), DType::f64, reinterpret_cast<std::byte*>(&narrow), DType::f32, "x");
+  convert_elements(std::as_bytes(std::span(&third, 1)), DType::f64, reinterpret_cast<std::byte*>(&narrow), DType::f32,
+                   "x");
   EXPECT_EQ(narrow, static_cast<float>(third));
   EXPECT_NE(error_of([&] {
               convert_elements(std::as_bytes(std::span(&third, 1)), DType::bf16, nullptr, DType::f32, "x");
-            }).find("cannot be converted"), std::string::npos);
+            }).find("cannot be converted"),
+            std::string::npos);
 }
 
 TEST(Checkpoint, AMasterCopyMayBeTakenFromFullPrecisionParametersOnRequest) {
@@ -250,7 +254,9 @@ TEST(Checkpoint, AHoleInATensorIsRefusedWhenSaving) {
   memory.add("w", {8, 8}, {0, 7, 0, 8});
   memory.fill(kAdamW);
   const auto segments = memory.segments(kAdamW);
-  const std::string message = error_of([&] { save_checkpoint({folder.path(), state_at(1), memory.slices, segments}, {}); });
+  const std::string message = error_of([&] {
+    save_checkpoint({folder.path(), state_at(1), memory.slices, segments}, {});
+  });
   EXPECT_NE(message.find("56 of 64 elements"), std::string::npos) << message;
 }
 
@@ -291,7 +297,8 @@ TEST(Checkpoint, AProcessKilledAtAnyMomentLeavesAUsableCheckpoint) {
       RankMemory memory = rank_memory(1, 1, 1, 0);
       memory.fill(kAdamW);
       const auto segments = memory.segments(kAdamW);
-      for (int64_t step = 2;; ++step) save_checkpoint({folder.path(), state_at(step % 5 + 2), memory.slices, segments, 1, 64}, {});
+      for (int64_t step = 2;; ++step)
+        save_checkpoint({folder.path(), state_at(step % 5 + 2), memory.slices, segments, 1, 64}, {});
     }
     ::usleep(static_cast<useconds_t>(2000 + kill * 1731));
     ::kill(child, SIGKILL);

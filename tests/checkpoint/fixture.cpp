@@ -4,8 +4,8 @@
 
 namespace foresail {
 
-std::vector<std::string> save_from(const std::filesystem::path& folder, int64_t step, int pp, int dp, int tp, DType dtype,
-                                   int64_t keep) {
+std::vector<std::string> save_from(const std::filesystem::path& folder, int64_t step, int pp, int dp, int tp,
+                                   DType dtype, int64_t keep) {
   return run_ranks(pp * dp * tp, [&](Communicator& communicator) {
     RankMemory memory = rank_memory(pp, dp, tp, communicator.rank(), dtype);
     memory.fill(kAdamW);

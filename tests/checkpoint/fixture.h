@@ -109,7 +109,8 @@ inline RankMemory rank_memory(int pp, int dp, int tp, int rank, DType dtype = DT
   if (stage == 0) {
     memory.add("embedding.weight", {23, 8}, {vocabulary_begin, vocabulary_end, 0, 8});
     const auto [begin, end] = cut(4);
-    for (int64_t part = 0; part < 3; ++part) memory.add("attention.weight", {12, 8}, {part * 4 + begin, part * 4 + end, 0, 8});
+    for (int64_t part = 0; part < 3; ++part)
+      memory.add("attention.weight", {12, 8}, {part * 4 + begin, part * 4 + end, 0, 8});
   }
   if (stage == pp - 1) {
     const auto [begin, end] = cut(10);

@@ -15,7 +15,8 @@ namespace {
 
 std::vector<std::string> names(const std::filesystem::path& folder) {
   std::vector<std::string> result;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) result.push_back(entry.path().filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    result.push_back(entry.path().filename().string());
   std::sort(result.begin(), result.end());
   return result;
 }
@@ -29,7 +30,8 @@ void flip_byte(const std::filesystem::path& path, size_t from_end) {
 TEST(CheckpointFolder, StepNamesAreExact) {
   EXPECT_EQ(step_of("step-0"), 0);
   EXPECT_EQ(step_of("step-120"), 120);
-  for (const char* name : {"step-", "step-1.tmp", "step-01", "step--1", "step-1x", "step", "step-99999999999999999999"}) {
+  for (const char* name :
+       {"step-", "step-1.tmp", "step-01", "step--1", "step-1x", "step", "step-99999999999999999999"}) {
     EXPECT_FALSE(step_of(name).has_value()) << name;
   }
 }
@@ -149,7 +151,8 @@ TEST(CheckpointDiff, ComparesAcrossElementTypesAndCountsNanAsInfinite) {
 }
 
 TEST(CheckpointExchange, ImportAndExportSayThatTheyAreNotBuilt) {
-  for (const auto& action : {std::function<void()>([] { export_checkpoint("a", "b"); }), std::function<void()>([] { import_checkpoint("a", "b"); })}) {
+  for (const auto& action : {std::function<void()>([] { export_checkpoint("a", "b"); }),
+                             std::function<void()>([] { import_checkpoint("a", "b"); })}) {
     try {
       action();
       ADD_FAILURE();

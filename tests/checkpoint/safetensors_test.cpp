@@ -110,7 +110,9 @@ TEST(Safetensors, AcceptsPaddedHeadersEmptyFilesAndSubByteTypes) {
   EXPECT_EQ(refusal(raw_file(folder, R"({"q":{"dtype":"F4","shape":[3,2],"data_offsets":[0,3]}})", 3)), "");
   EXPECT_EQ(refusal(raw_file(folder, R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]},
                                          "a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
-                                         "z":{"dtype":"F32","shape":[0],"data_offsets":[3,3]}})", 3)), "");
+                                         "z":{"dtype":"F32","shape":[0],"data_offsets":[3,3]}})",
+                             3)),
+            "");
 }
 
 TEST(Safetensors, RefusesEveryBrokenRuleNamingFileAndTensor) {
@@ -123,7 +125,8 @@ TEST(Safetensors, RefusesEveryBrokenRuleNamingFileAndTensor) {
   const Case cases[] = {
       {R"( {"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "does not start with '{'"},
       {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}x)", 1, "does not end with '}'"},
-      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})", 2, "t"},
+      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+       2, "t"},
       {R"({"t":{"dtype":"F33","shape":[1],"data_offsets":[0,4]}})", 4, "unknown dtype"},
       {R"({"t":{"dtype":7,"shape":[1],"data_offsets":[0,4]}})", 4, "dtype that is no string"},
       {R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,3]}})", 3, "do not match its shape"},
@@ -135,8 +138,10 @@ TEST(Safetensors, RefusesEveryBrokenRuleNamingFileAndTensor) {
       {R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 5, "its header describes 4"},
       {R"({"t":{"dtype":"F32","shape":[9223372036854775807,4],"data_offsets":[0,4]}})", 4, "absurd shape"},
       {R"({"t":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", 1, "does not end on a byte"},
-      {R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3, "overlaps"},
-      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})", 3, "hole"},
+      {R"({"t":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"u":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
+       3, "overlaps"},
+      {R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"u":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})",
+       3, "hole"},
       {R"({"__metadata__":{"a":1}})", 0, "not a string"},
       {R"({"t":[]})", 0, "not described by an object"},
       {R"({"t":{"shape":[1],"data_offsets":[0,1]}})", 1, "lacks 'dtype'"},

@@ -35,7 +35,9 @@ struct HandIndex {
   }
 };
 
-void write_text(const std::filesystem::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 class IndexedDatasetTest : public ::testing::Test {
  protected:
@@ -54,8 +56,8 @@ class IndexedDatasetTest : public ::testing::Test {
     return "";
   }
   TemporaryFolder folder_;
-  const std::string five_u16_ = little_endian(7, 2) + little_endian(8, 2) + little_endian(65535, 2) + little_endian(1, 2) +
-                                little_endian(2, 2);
+  const std::string five_u16_ =
+      little_endian(7, 2) + little_endian(8, 2) + little_endian(65535, 2) + little_endian(1, 2) + little_endian(2, 2);
 };
 
 TEST_F(IndexedDatasetTest, ReadsAHandMadeIndexWithUnalignedArrays) {
@@ -165,10 +167,22 @@ TEST_F(IndexedDatasetTest, RefusesEveryBrokenFieldNamingTheFile) {
       {"placed at byte 8", [](HandIndex& i) { i.offsets[1] = 8; }},
       {"its index describes more", [](HandIndex& i) { i.lengths[2] = 3; }},
       {"its index describes 8", [](HandIndex& i) { i.lengths[2] = 1; }},
-      {"out of order", [](HandIndex& i) { i.documents = {1, 1, 3}; }},
-      {"out of order", [](HandIndex& i) { i.documents = {0, 2, 1}; }},
-      {"out of order", [](HandIndex& i) { i.documents = {0, 4, 3}; }},
-      {"last document boundary", [](HandIndex& i) { i.documents = {0, 1, 2}; }},
+      {"out of order",
+       [](HandIndex& i) {
+         i.documents = {1, 1, 3};
+       }},
+      {"out of order",
+       [](HandIndex& i) {
+         i.documents = {0, 2, 1};
+       }},
+      {"out of order",
+       [](HandIndex& i) {
+         i.documents = {0, 4, 3};
+       }},
+      {"last document boundary",
+       [](HandIndex& i) {
+         i.documents = {0, 1, 2};
+       }},
       {"no document boundaries", [](HandIndex& i) { i.documents = {}; }},
   };
   for (const Case& c : cases) {

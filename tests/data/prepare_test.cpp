@@ -68,7 +68,8 @@ class PrepareTest : public ::testing::Test {
       prepare();
     } catch (const Error& error) {
       EXPECT_EQ(error.exit(), exit) << error.what();
-      EXPECT_TRUE(!std::filesystem::exists(folder_.path() / "out") || std::filesystem::is_empty(folder_.path() / "out"));
+      EXPECT_TRUE(!std::filesystem::exists(folder_.path() / "out") ||
+                  std::filesystem::is_empty(folder_.path() / "out"));
       return error.what();
     }
     return "";

@@ -103,7 +103,8 @@ TEST_F(SampleSourceTest, TheBatchesDoNotDependOnHowRanksAndMicroBatchesCutThem) 
       for (int64_t i = 0; i < batch; i += micro_batch) {
         const int64_t row = backwards ? batch - micro_batch - i : i;
         const auto at = static_cast<size_t>(row * length), count = static_cast<size_t>(micro_batch * length);
-        source.fill(position, row, micro_batch, std::span(tokens).subspan(at, count), std::span(targets).subspan(at, count));
+        source.fill(position, row, micro_batch, std::span(tokens).subspan(at, count),
+                    std::span(targets).subspan(at, count));
       }
       all.insert(all.end(), tokens.begin(), tokens.end());
       all.insert(all.end(), targets.begin(), targets.end());

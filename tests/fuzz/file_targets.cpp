@@ -84,7 +84,10 @@ FuzzTarget safetensors_header_target() {
   uint64_t length = 0;
   std::copy_n(file.begin(), 8, reinterpret_cast<char*>(&length));
   const std::string data = file.substr(8 + length);
-  return {"safetensors header", Content::json, {file.substr(8, length)}, [read = whole.read, data](const std::string& header) {
+  return {"safetensors header",
+          Content::json,
+          {file.substr(8, length)},
+          [read = whole.read, data](const std::string& header) {
             const uint64_t bytes = header.size();
             read(std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + header + data);
           }};

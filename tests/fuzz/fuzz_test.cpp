@@ -35,8 +35,8 @@ void fuzz(const FuzzTarget& target, int mutations) {
     const uint64_t seed = random_bits(20240501, 0, static_cast<uint64_t>(i));
     const std::string& example = target.examples[static_cast<size_t>(i) % target.examples.size()];
     const Outcome outcome = outcome_of(target, Mutator(seed).mutate(example, target.kind));
-    EXPECT_EQ(outcome.problem, "") << target.name << ", mutation " << i << " of example " << static_cast<size_t>(i) % target.examples.size()
-                                   << ", seed " << seed;
+    EXPECT_EQ(outcome.problem, "") << target.name << ", mutation " << i << " of example "
+                                   << static_cast<size_t>(i) % target.examples.size() << ", seed " << seed;
     failures += outcome.problem.empty() ? 0 : 1;
     refused += outcome.refused ? 1 : 0;
   }

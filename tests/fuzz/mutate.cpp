@@ -9,13 +9,39 @@
 namespace foresail {
 namespace {
 
-constexpr std::array<std::string_view, 30> kValues = {
-    "0", "-1", "1", "2", "3", "-0", "0.5", "1e308", "-1e308", "1e-320", "1e999", "2147483647", "2147483648", "4294967296",
-    "9223372036854775807", "9223372036854775808", "18446744073709551615", "-9223372036854775808", "1e18", "123456789012345678901234567890",
-    "null", "true", "\"\"", "\"x\"", "[]", "{}", "[[]]", "[-1,1e308,null]", "\"\\ud800\"", "\"../../x\""};
+constexpr std::array<std::string_view, 30> kValues = {"0",
+                                                      "-1",
+                                                      "1",
+                                                      "2",
+                                                      "3",
+                                                      "-0",
+                                                      "0.5",
+                                                      "1e308",
+                                                      "-1e308",
+                                                      "1e-320",
+                                                      "1e999",
+                                                      "2147483647",
+                                                      "2147483648",
+                                                      "4294967296",
+                                                      "9223372036854775807",
+                                                      "9223372036854775808",
+                                                      "18446744073709551615",
+                                                      "-9223372036854775808",
+                                                      "1e18",
+                                                      "123456789012345678901234567890",
+                                                      "null",
+                                                      "true",
+                                                      "\"\"",
+                                                      "\"x\"",
+                                                      "[]",
+                                                      "{}",
+                                                      "[[]]",
+                                                      "[-1,1e308,null]",
+                                                      "\"\\ud800\"",
+                                                      "\"../../x\""};
 
-constexpr std::array<uint64_t, 10> kWords = {0, 1, 7, 255, 65535, uint64_t{1} << 31, uint64_t{1} << 40, uint64_t{1} << 62,
-                                             uint64_t{1} << 63, ~uint64_t{0}};
+constexpr std::array<uint64_t, 10> kWords = {
+    0, 1, 7, 255, 65535, uint64_t{1} << 31, uint64_t{1} << 40, uint64_t{1} << 62, uint64_t{1} << 63, ~uint64_t{0}};
 
 // Begins of the scalars that follow a ':', ',' or '[' outside strings.
 std::vector<size_t> value_places(const std::string& text) {
@@ -39,8 +65,10 @@ std::vector<size_t> value_places(const std::string& text) {
 size_t value_end(const std::string& text, size_t begin) {
   if (text[begin] != '"') return std::min(text.size(), text.find_first_of(",]} \n", begin));
   for (size_t i = begin + 1; i < text.size(); ++i) {
-    if (text[i] == '\\') ++i;
-    else if (text[i] == '"') return i + 1;
+    if (text[i] == '\\')
+      ++i;
+    else if (text[i] == '"')
+      return i + 1;
   }
   return text.size();
 }

@@ -16,7 +16,7 @@ class Mutator {
   std::string mutate(std::string content, Content kind);
 
  private:
-  uint64_t next();                  ///< SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)
+  uint64_t next();  ///< SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)
   size_t below(size_t bound) { return bound == 0 ? 0 : static_cast<size_t>(next() % bound); }
   void change_bytes(std::string& content);
   void change_json(std::string& content);

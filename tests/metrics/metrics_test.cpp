@@ -135,7 +135,8 @@ TEST(Progress, ALogGetsPlainLinesNowAndThen) {
   const std::string text = shown(false, 2);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 7) << text;  // steps 1, 6, 11, 16, 21, 26 and the last
   EXPECT_EQ(text.find('\r'), std::string::npos);
-  EXPECT_NE(text.find("step 6/30  loss 1.0000  1.00 k tokens/s  48.0 s left"), std::string::npos) << text;  // the slow first is out
+  EXPECT_NE(text.find("step 6/30  loss 1.0000  1.00 k tokens/s  48.0 s left"), std::string::npos)
+      << text;  // the slow first is out
 }
 
 TEST(Progress, ATerminalLineIsRewrittenAndEndedOnce) {
@@ -146,7 +147,7 @@ TEST(Progress, ATerminalLineIsRewrittenAndEndedOnce) {
 }
 
 TEST(TensorBoard, ChecksumIsCastagnolis) {
-  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);          // the check value of the CRC catalogue
+  EXPECT_EQ(crc32c("123456789"), 0xE3069283u);            // the check value of the CRC catalogue
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);  // RFC 3720, appendix B.4
 }
 
@@ -171,9 +172,12 @@ TEST(TensorBoard, RecordsHaveTheDocumentedFrameAndFields) {
     at += 16 + length;
   }
   ASSERT_EQ(payloads.size(), 2u);
-  EXPECT_EQ(payloads[0].substr(9), "\x1a\x0d" "brain.Event:2");
+  EXPECT_EQ(payloads[0].substr(9),
+            "\x1a\x0d"
+            "brain.Event:2");
   // wall time, step 300 (varint ac 02), summary of two values: tag and float each.
-  const std::string expected = std::string("\x10\xac\x02\x2a\x19", 5) + std::string("\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\x3f", 13) +
+  const std::string expected = std::string("\x10\xac\x02\x2a\x19", 5) +
+                               std::string("\x0a\x0b\x0a\x04loss\x15\x00\x00\xc0\x3f", 13) +
                                std::string("\x0a\x0a\x0a\x03mfu\x15\x00\x00\x80\x3e", 12);
   EXPECT_EQ(payloads[1].substr(9), expected);
 }
