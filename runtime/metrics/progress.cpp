@@ -37,7 +37,7 @@ std::string duration_text(double seconds) {
 std::string progress_text(const ProgressState& state) {
   std::string text = fmt::format("step {}/{}  loss {:.4f}", state.step, state.total_steps, state.loss);
   if (state.validation_loss) text += fmt::format("  validation {:.4f}", *state.validation_loss);
-  text += "  " + count_text(state.tokens_per_second) + " tokens/s";
+  if (state.tokens_per_second > 0) text += "  " + count_text(state.tokens_per_second) + " tokens/s";
   if (state.mfu) text += fmt::format("  MFU {:.1f} %", 100 * *state.mfu);
   return text + "  " + duration_text(state.remaining_seconds) + " left";
 }
@@ -59,10 +59,13 @@ void ProgressLine::update(ProgressState state, double step_seconds, double now_s
   if (recent_seconds_.size() == 1 && first_) recent_seconds_.clear(), first_ = false;
   recent_seconds_.push_back(step_seconds);
   if (recent_seconds_.size() > kRecentSteps) recent_seconds_.pop_front();
+  const double tokens = state.tokens_per_second * step_seconds;
+  if (tokens > 0) state.tokens_per_second = tokens / mean_step_seconds();
   state.remaining_seconds = mean_step_seconds() * static_cast<double>(state.total_steps - state.step);
   const bool due = !last_shown_seconds_ || now_seconds - *last_shown_seconds_ >= interval_seconds_ ||
-                   state.step == state.total_steps || state.validation_loss.has_value();
+                   state.step == state.total_steps || state.validation_loss != shown_validation_loss_;
   if (!due) return;
+  shown_validation_loss_ = state.validation_loss;
   last_shown_seconds_ = now_seconds;
   const std::string text = progress_text(state);
   if (terminal_) {

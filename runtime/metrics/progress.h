@@ -13,7 +13,7 @@ struct ProgressState {
   int64_t step = 0, total_steps = 0;
   double loss = 0;
   std::optional<double> validation_loss, mfu;
-  double tokens_per_second = 0;
+  double tokens_per_second = 0;  ///< of this step; 0: not shown
   double remaining_seconds = 0;
 };
 
@@ -27,7 +27,7 @@ std::string count_text(double value);
 class ProgressLine {
  public:
   /// `terminal`: rewrite one line, at most ten times a second; otherwise a line of its own every `interval_seconds`, and
-  /// for the first and last step.
+  /// for the first and last step and every new validation loss.
   ProgressLine(std::FILE* out, bool terminal, double interval_seconds = 10);
   /// Whether the stream is a terminal (isatty).
   static bool is_terminal(std::FILE* out);
@@ -35,8 +35,8 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// One finished step of `step_seconds`, `now_seconds` on any steady clock. Fills the rate of the last steps and what
-  /// remains; the first step of a call, which is slower, counts only until there are others.
+  /// One finished step of `step_seconds`, `now_seconds` on any steady clock. Averages the rate over the last
+  /// steps and fills what remains; the first step of a call, which is slower, counts only until there are others.
   void update(ProgressState state, double step_seconds, double now_seconds);
   /// Ends the line, so that other output starts on a new one. Called by the destructor too.
   void finish();
@@ -47,7 +47,7 @@ class ProgressLine {
   std::FILE* out_;
   bool terminal_;
   double interval_seconds_;
-  std::optional<double> last_shown_seconds_;
+  std::optional<double> last_shown_seconds_, shown_validation_loss_;
   std::deque<double> recent_seconds_;
   bool first_ = true, line_open_ = false;
   size_t shown_width_ = 0;

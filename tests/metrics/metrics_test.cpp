@@ -121,7 +121,8 @@ std::string shown(bool terminal, double seconds_per_step) {
   {
     ProgressLine progress(out, terminal, 10);
     for (int64_t step = 1; step <= 30; ++step) {
-      progress.update({step, 30, 1, {}, {}, 1000, 0}, step == 1 ? 50 : 2, static_cast<double>(step) * seconds_per_step);
+      progress.update({step, 30, 1, {}, {}, step == 1 ? 40 : 1000, 0}, step == 1 ? 50 : 2,
+                      static_cast<double>(step) * seconds_per_step);
     }
   }
   std::string text(static_cast<size_t>(std::ftell(out)), '\0');
@@ -137,6 +138,24 @@ TEST(Progress, ALogGetsPlainLinesNowAndThen) {
   EXPECT_EQ(text.find('\r'), std::string::npos);
   EXPECT_NE(text.find("step 6/30  loss 1.0000  1.00 k tokens/s  48.0 s left"), std::string::npos)
       << text;  // the slow first is out
+}
+
+TEST(Progress, ANewValidationLossIsShownAtOnceAndOnce) {
+  std::FILE* const out = std::tmpfile();
+  {
+    ProgressLine progress(out, false, 1000);
+    std::optional<double> validation;
+    for (int64_t step = 1; step <= 9; ++step) {
+      if (step == 4) validation = 1.5;
+      progress.update({step, 100, 1, validation, {}, 0, 0}, 1, static_cast<double>(step));
+    }
+  }
+  std::string text(static_cast<size_t>(std::ftell(out)), '\0');
+  std::rewind(out);
+  EXPECT_EQ(std::fread(text.data(), 1, text.size(), out), text.size());
+  std::fclose(out);
+  EXPECT_EQ(text,
+            "step 1/100  loss 1.0000  1 min 39 s left\nstep 4/100  loss 1.0000  validation 1.5000  1 min 36 s left\n");
 }
 
 TEST(Progress, ATerminalLineIsRewrittenAndEndedOnce) {
