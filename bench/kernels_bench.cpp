@@ -1,5 +1,6 @@
-// Speed of the cpu kernels at the shapes of small and mid-sized models, on the threads given by --threads=N (default 1).
-// Prints FLOP/s and bytes/s after the op table's counts; the peers are the matrix products and the memcpy of the same run:
+// Speed of the cpu kernels at the shapes of small and mid-sized models, on the threads given by --threads=N (default
+// 1). Prints FLOP/s and bytes/s after the op table's counts; the peers are the matrix products and the memcpy of the
+// same run:
 //   bench_kernels --threads=1 --benchmark_filter=attention
 #include <benchmark/benchmark.h>
 
@@ -23,9 +24,7 @@ struct FreeAligned {
 };
 using Buffer = std::unique_ptr<void, FreeAligned>;
 
-Buffer allocate(int64_t bytes) {
-  return Buffer(std::aligned_alloc(64, static_cast<size_t>((bytes + 127) / 64 * 64)));
-}
+Buffer allocate(int64_t bytes) { return Buffer(std::aligned_alloc(64, static_cast<size_t>((bytes + 127) / 64 * 64))); }
 
 Buffer random_buffer(const TensorType& type, int64_t vocabulary) {
   Buffer buffer = allocate(type.bytes());
@@ -77,8 +76,8 @@ struct Shape {
 };
 
 constexpr Shape kShapes[] = {
-    {"small", 8, 256, 384, 6, 6, 64, 1024, 256},        // a 12 M parameter model over bytes
-    {"gpt2", 2, 1024, 768, 12, 12, 64, 3072, 50257},    // GPT-2
+    {"small", 8, 256, 384, 6, 6, 64, 1024, 256},      // a 12 M parameter model over bytes
+    {"gpt2", 2, 1024, 768, 12, 12, 64, 3072, 50257},  // GPT-2
     {"llama1b", 1, 2048, 2048, 16, 4, 128, 5632, 32000},
 };
 

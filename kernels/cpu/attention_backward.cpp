@@ -1,6 +1,6 @@
 // Causal attention backward in tiles: probabilities are rebuilt from the log-sum-exp (FlashAttention-2, Dao 2023,
-// algorithm 2). One thread takes whole (sequence, KV head) pairs with all their query heads, so it alone writes their dq,
-// dk and dv: nothing is shared and nothing is summed in an order that depends on timing.
+// algorithm 2). One thread takes whole (sequence, KV head) pairs with all their query heads, so it alone writes their
+// dq, dk and dv: nothing is shared and nothing is summed in an order that depends on timing.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,11 +27,11 @@ struct AttentionBackward {
 /// One thread's buffers in the workspace.
 struct BackwardScratch {
   float *keys_transposed, *values_transposed;  ///< [S / tile][D][tile]
-  float *keys;                                 ///< [S][padded D]
+  float* keys;                                 ///< [S][padded D]
   float *dkeys, *dvalues;                      ///< [S][padded D], summed over the query heads of the group
   float *query, *d_o, *dquery;                 ///< tiles [tile][padded D]; the query is scaled
   float *p, *ds;                               ///< tiles [tile][tile]
-  float *delta;                                ///< [tile]
+  float* delta;                                ///< [tile]
 
   static int64_t floats(const AttentionShape& s) {
     return round_up(2 * s.head_dim * s.padded_length() + 3 * s.padded_length() * s.padded_dim() +
@@ -73,7 +73,8 @@ void pack_head(const AttentionShape& s, const float* k, const float* v, const Ba
   for (int64_t first = 0; first < s.length; first += kTile) {
     const int64_t keys = std::min(kTile, s.length - first), row = s.qkv_row();
     transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + first * s.head_dim, kTile, kTile);
-    transpose_tile(v + first * row, row, keys, s.head_dim, scratch.values_transposed + first * s.head_dim, kTile, kTile);
+    transpose_tile(v + first * row, row, keys, s.head_dim, scratch.values_transposed + first * s.head_dim, kTile,
+                   kTile);
   }
   copy_tile(k, s.qkv_row(), s.length, s.head_dim, 1.0f, scratch.keys, s.padded_dim());
   std::fill_n(scratch.dkeys, s.length * s.padded_dim(), 0.0f);
@@ -147,9 +148,8 @@ void sum_deltas(const AttentionBackward& a, const AttentionShape& s, const Backw
                 int64_t queries) {
   for (int64_t i = 0; i < queries; ++i) {
     const float *d_o = a.d_o + at + i * s.o_row(), *o = a.o + at + i * s.o_row();
-    scratch.delta[i] = sum_vectors(s.head_dim, [=](auto part, int64_t c) {
-      return hn::Mul(part.load(d_o + c), part.load(o + c));
-    });
+    scratch.delta[i] =
+        sum_vectors(s.head_dim, [=](auto part, int64_t c) { return hn::Mul(part.load(d_o + c), part.load(o + c)); });
   }
 }
 
@@ -211,8 +211,13 @@ int64_t backward_workspace(const OpInstance& op, int threads) {
 
 void run_attention_backward(const OpInstance& op, const KernelArguments& a) {
   const AttentionShape shape(op);
-  const AttentionBackward backward{input(a, 0), input(a, 1),  input(a, 2), input(a, 3),
-                                   output(a, 0), a.context, dropout_mask(op.attributes, a.context)};
+  const AttentionBackward backward{input(a, 0),
+                                   input(a, 1),
+                                   input(a, 2),
+                                   input(a, 3),
+                                   output(a, 0),
+                                   a.context,
+                                   dropout_mask(op.attributes, a.context)};
   const int64_t scratch = BackwardScratch::floats(shape);
   parallel_ranges(shape.sequences * shape.kv_heads, 1, [&](int64_t begin, int64_t end, int thread) {
     HWY_DYNAMIC_DISPATCH(backward_heads)

@@ -29,11 +29,11 @@ struct AttentionForward {
 
 /// One thread's buffers in the workspace.
 struct ForwardScratch {
-  float *keys;    ///< transposed, [S / tile][D][tile]
-  float *values;  ///< [S][padded D]
-  float *query;   ///< scaled tile [tile][D]
-  float *scores;  ///< tile [tile][tile]
-  float *result;  ///< tile [tile][padded D]
+  float* keys;           ///< transposed, [S / tile][D][tile]
+  float* values;         ///< [S][padded D]
+  float* query;          ///< scaled tile [tile][D]
+  float* scores;         ///< tile [tile][tile]
+  float* result;         ///< tile [tile][padded D]
   float *largest, *sum;  ///< [tile]: running maximum and sum of exponentials
 
   static int64_t floats(const AttentionShape& s) {
@@ -70,7 +70,8 @@ namespace {
 void pack_keys_and_values(const AttentionShape& s, const float* k, const float* v, const ForwardScratch& scratch) {
   for (int64_t first = 0; first < s.length; first += kTile) {
     const int64_t keys = std::min(kTile, s.length - first);
-    transpose_tile(k + first * s.qkv_row(), s.qkv_row(), keys, s.head_dim, scratch.keys + first * s.head_dim, kTile, kTile);
+    transpose_tile(k + first * s.qkv_row(), s.qkv_row(), keys, s.head_dim, scratch.keys + first * s.head_dim, kTile,
+                   kTile);
   }
   copy_tile(v, s.qkv_row(), s.length, s.head_dim, 1.0f, scratch.values, s.padded_dim());
 }
@@ -202,7 +203,8 @@ int64_t attention_workspace(const OpInstance& op, int threads) {
 
 void run_attention(const OpInstance& op, const KernelArguments& a) {
   const AttentionShape shape(op);
-  const AttentionForward forward{input(a, 0), output(a, 0), output(a, 1), a.context, dropout_mask(op.attributes, a.context)};
+  const AttentionForward forward{input(a, 0), output(a, 0), output(a, 1), a.context,
+                                 dropout_mask(op.attributes, a.context)};
   const int64_t scratch = ForwardScratch::floats(shape);
   parallel_ranges(shape.sequences * shape.heads, 1, [&](int64_t begin, int64_t end, int thread) {
     HWY_DYNAMIC_DISPATCH(attend_heads)
@@ -214,7 +216,8 @@ void run_attention(const OpInstance& op, const KernelArguments& a) {
 
 void check_attention(const OpInstance& op) {
   const OpAttributes& a = op.attributes;
-  if (a.sequence_length < 1 || a.head_dim < 1) refuse_operator(op, "attributes sequence_length and head_dim must be positive");
+  if (a.sequence_length < 1 || a.head_dim < 1)
+    refuse_operator(op, "attributes sequence_length and head_dim must be positive");
   if (a.window < 0) refuse_operator(op, "the window is negative");
   if (!(a.probability >= 0 && a.probability < 1)) refuse_operator(op, "the dropout probability is not in [0, 1)");
 }

@@ -66,9 +66,7 @@ HWY_INLINE void dropout_factor_blocks(const DropoutMask& mask, uint64_t block, f
   const F32 df;
   const VU32 threshold = hn::Set(d, static_cast<uint32_t>(mask.threshold));
   const V32 scale = set(static_cast<float>(mask.scale));
-  const auto factor = [&](VU32 bits) {
-    return hn::IfThenZeroElse(hn::RebindMask(df, hn::Lt(bits, threshold)), scale);
-  };
+  const auto factor = [&](VU32 bits) { return hn::IfThenZeroElse(hn::RebindMask(df, hn::Lt(bits, threshold)), scale); };
   hn::StoreInterleaved4(factor(c0), factor(c1), factor(c2), factor(c3), df, out);
 }
 

@@ -1,4 +1,5 @@
-// Dropout (Srivastava et al. 2014). Which elements are kept is a function of their global position (kernels/dropout_mask.h).
+// Dropout (Srivastava et al. 2014). Which elements are kept is a function of their global position
+// (kernels/dropout_mask.h).
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -56,7 +57,8 @@ void run_dropout(const OpInstance& op, const KernelArguments& a) {
   parallel_ranges(rows, row_grain(columns), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       HWY_DYNAMIC_DISPATCH(dropout_row)
-      (mask, position_of_row(shape, a.context, row), input(a, 0) + row * columns, output(a, 0) + row * columns, columns);
+      (mask, position_of_row(shape, a.context, row), input(a, 0) + row * columns, output(a, 0) + row * columns,
+       columns);
     }
   });
 }

@@ -26,9 +26,8 @@ void gelu_backward_range(const float* dy, const float* x, float* dx, int64_t cou
 }
 
 void bias_gelu_row(const float* x, const float* bias, float* y, int64_t count) {
-  each_vector(count, [=](auto part, int64_t i) {
-    part.store(gelu_of(hn::Add(part.load(x + i), part.load(bias + i))), y + i);
-  });
+  each_vector(
+      count, [=](auto part, int64_t i) { part.store(gelu_of(hn::Add(part.load(x + i), part.load(bias + i))), y + i); });
 }
 
 void bias_gelu_backward_row(const float* dy, const float* x, const float* bias, float* dx, int64_t count) {
@@ -162,7 +161,8 @@ void add_range(const float* a, const float* b, float* out, int64_t count) {
 
 void add_partial_sums(const float* partial, int64_t stride, int parts, float* out, int64_t count) {
   parallel_ranges(count, kElementGrain, [&](int64_t begin, int64_t end, int) {
-    for (int part = 0; part < parts; ++part) add_range(out + begin, partial + part * stride + begin, out + begin, end - begin);
+    for (int part = 0; part < parts; ++part)
+      add_range(out + begin, partial + part * stride + begin, out + begin, end - begin);
   });
 }
 

@@ -1,5 +1,5 @@
-// Token and position embeddings. A rank holds rows [tensor_rank V, + V) of the token table; other tokens give 0, and the
-// sum over the tensor-parallel group completes the row.
+// Token and position embeddings. A rank holds rows [tensor_rank V, + V) of the token table; other tokens give 0, and
+// the sum over the tensor-parallel group completes the row.
 #include <cstring>
 
 #include "kernels/cpu/internal.h"

@@ -58,7 +58,8 @@ dnnl::matmul::primitive_desc describe(const GemmShape& shape, const dnnl::engine
 /// Reports a failure of the library as one line.
 [[noreturn]] void report(const GemmShape& shape, const dnnl::error& error) {
   throw_environment(fmt::format("matrix product {}x{}x{}", shape.m, shape.n, shape.k),
-                    fmt::format("oneDNN refused it: {}", error.what()), "check the operator's shapes and the library's version");
+                    fmt::format("oneDNN refused it: {}", error.what()),
+                    "check the operator's shapes and the library's version");
 }
 
 void check(dnnl_status_t status, const char* call) {
@@ -70,7 +71,8 @@ void check(dnnl_status_t status, const char* call) {
 
 class DnnlGemm : public Gemm {
  public:
-  DnnlGemm(const dnnl::matmul::primitive_desc& described, const dnnl::engine& engine, const dnnl::stream& stream, bool bias)
+  DnnlGemm(const dnnl::matmul::primitive_desc& described, const dnnl::engine& engine, const dnnl::stream& stream,
+           bool bias)
       : primitive_(described),
         stream_(stream),
         a_(described.src_desc(), engine, nullptr),

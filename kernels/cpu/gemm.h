@@ -13,8 +13,8 @@ struct GemmStrides {
   auto operator<=>(const GemmStrides&) const = default;
 };
 
-/// c = scale * a b [+ bias] [+ c] with a [m,k], b [k,n], c [m,n], for every (outer, inner) batch element. Any of a and b may
-/// be transposed by its strides; c must have unit column stride.
+/// c = scale * a b [+ bias] [+ c] with a [m,k], b [k,n], c [m,n], for every (outer, inner) batch element. Any of a and
+/// b may be transposed by its strides; c must have unit column stride.
 struct GemmShape {
   int64_t outer = 1, inner = 1;
   int64_t m = 0, n = 0, k = 0;

@@ -61,7 +61,9 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + mu
 /// Elements that make a thread worth waking for an element-wise pass (a fork and join costs about 2 microseconds).
 inline constexpr int64_t kElementGrain = 4096;
 /// Rows of `columns` elements for the same work.
-inline int64_t row_grain(int64_t columns) { return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, columns)); }
+inline int64_t row_grain(int64_t columns) {
+  return std::max<int64_t>(1, kElementGrain / std::max<int64_t>(1, columns));
+}
 /// Threads that parallel_ranges(count, grain) uses at most: bounds the partial sums to combine.
 inline int team_for(int64_t count, int64_t grain) {
   return static_cast<int>(std::min<int64_t>(thread_count(), (count + grain - 1) / grain));

@@ -13,7 +13,12 @@ GemmStrides transposed(int64_t columns) { return {.row = 1, .column = columns}; 
 /// y [T,N] = x [T,K] w^T
 GemmShape forward_shape(const OpInstance& op) {
   const int64_t k = columns_of(op.inputs[0]), n = rows_of(op.inputs[1]);
-  return {.m = rows_of(op.inputs[0]), .n = n, .k = k, .a = plain(k), .b = transposed(k), .c = plain(n),
+  return {.m = rows_of(op.inputs[0]),
+          .n = n,
+          .k = k,
+          .a = plain(k),
+          .b = transposed(k),
+          .c = plain(n),
           .bias = op.inputs.size() > 2};
 }
 
@@ -26,8 +31,8 @@ GemmShape backward_input_shape(const OpInstance& op) {
 /// dw [N,K] += dy^T x
 GemmShape backward_weight_shape(const OpInstance& op) {
   const int64_t n = columns_of(op.inputs[0]), k = columns_of(op.inputs[1]);
-  return {.m = n, .n = k, .k = rows_of(op.inputs[0]), .a = transposed(n), .b = plain(k), .c = plain(k),
-          .accumulate = true};
+  return {
+      .m = n, .n = k, .k = rows_of(op.inputs[0]), .a = transposed(n), .b = plain(k), .c = plain(k), .accumulate = true};
 }
 
 class LinearKernel : public Kernel {

@@ -26,9 +26,8 @@ float largest_of(const float* x, int64_t count) { return max_of(x, count); }
 /// Sum of exp(x - shift).
 float sum_of_exponentials(const float* x, float shift, int64_t count) {
   const V32 offset = set(shift);
-  return sum_vectors(count, [=](auto part, int64_t i) {
-    return part.keep(exp_of(hn::Sub(part.load(x + i), offset)), zero());
-  });
+  return sum_vectors(
+      count, [=](auto part, int64_t i) { return part.keep(exp_of(hn::Sub(part.load(x + i), offset)), zero()); });
 }
 
 /// y = exp(x - shift); returns its sum.
@@ -125,7 +124,9 @@ void add_losses(const double* losses, int64_t rows, double* loss) {
   *loss += sum;
 }
 
-int64_t loss_workspace(const OpInstance& op, int) { return rows_of(op.inputs[0]) * static_cast<int64_t>(sizeof(double)); }
+int64_t loss_workspace(const OpInstance& op, int) {
+  return rows_of(op.inputs[0]) * static_cast<int64_t>(sizeof(double));
+}
 
 void run_stats(const OpInstance& op, const KernelArguments& a) {
   const Columns columns(op, a.context);

@@ -1,6 +1,6 @@
-// RMS norm (Zhang & Sennrich 2019) and layer norm (Ba, Kiros & Hinton 2016), with the residual sum fused into the forward
-// pass and the residual gradient into the backward pass. Rows are split over threads; gradients of weights are summed
-// per thread and then combined in thread order.
+// RMS norm (Zhang & Sennrich 2019) and layer norm (Ba, Kiros & Hinton 2016), with the residual sum fused into the
+// forward pass and the residual gradient into the backward pass. Rows are split over threads; gradients of weights are
+// summed per thread and then combined in thread order.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -49,9 +49,8 @@ HWY_INLINE const float* sum_row(const NormForward& a, int64_t row) {
   if (a.residual == nullptr) return x;
   const float* residual = a.residual + row * a.columns;
   float* sum = a.sum + row * a.columns;
-  each_vector(a.columns, [=](auto part, int64_t i) {
-    part.store(hn::Add(part.load(x + i), part.load(residual + i)), sum + i);
-  });
+  each_vector(a.columns,
+              [=](auto part, int64_t i) { part.store(hn::Add(part.load(x + i), part.load(residual + i)), sum + i); });
   return sum;
 }
 
@@ -130,9 +129,8 @@ void layer_norm_backward_rows(const NormBackward& a, int64_t begin, int64_t end)
     float *dx = a.dx + at, *weight_sum = a.weight_sum, *bias_sum = a.bias_sum;
     const V32 center = set(a.mean[row]), factor = set(a.rstd[row]);
     const double count = static_cast<double>(a.columns);
-    const float total = sum_vectors(a.columns, [=](auto part, int64_t i) {
-      return hn::Mul(part.load(dy + i), part.load(weight + i));
-    });
+    const float total =
+        sum_vectors(a.columns, [=](auto part, int64_t i) { return hn::Mul(part.load(dy + i), part.load(weight + i)); });
     const float product = sum_vectors(a.columns, [=](auto part, int64_t i) {
       const V32 normed = hn::Mul(hn::Sub(part.load(x + i), center), factor);
       return hn::Mul(hn::Mul(part.load(dy + i), part.load(weight + i)), normed);
@@ -249,9 +247,8 @@ std::span<const CpuOp> norm_ops() {
       {OpKind::add_layer_norm, "x[T,H] r[T,H] w[H] b[H] -> sum[T,H] y[T,H] mean[T] rstd[T]", run_add_layer_norm},
       {OpKind::rms_norm_backward, "dy[T,H] x[T,H] w[H] rstd[T] addend?[T,H] -> dx[T,H] dw[H]", run_rms_norm_backward,
        backward_workspace},
-      {OpKind::layer_norm_backward,
-       "dy[T,H] x[T,H] w[H] mean[T] rstd[T] addend?[T,H] -> dx[T,H] dw[H] db[H]", run_layer_norm_backward,
-       backward_workspace},
+      {OpKind::layer_norm_backward, "dy[T,H] x[T,H] w[H] mean[T] rstd[T] addend?[T,H] -> dx[T,H] dw[H] db[H]",
+       run_layer_norm_backward, backward_workspace},
   };
   return kOps;
 }

@@ -76,7 +76,8 @@ bool matches(const std::string& dim, int64_t size, Symbols& symbols) {
 }
 
 bool shape_matches(const OperandRule& rule, const TensorType& type, Symbols& symbols) {
-  if (rule.dims.size() == 1 && rule.dims[0].back() == '*') return matches(rule.dims[0].substr(0, 1), type.elements(), symbols);
+  if (rule.dims.size() == 1 && rule.dims[0].back() == '*')
+    return matches(rule.dims[0].substr(0, 1), type.elements(), symbols);
   if (rule.dims.size() != type.shape.size()) return false;
   for (size_t i = 0; i < rule.dims.size(); ++i) {
     if (!matches(rule.dims[i], type.shape[i], symbols)) return false;
@@ -90,8 +91,8 @@ void check_side(const OpInstance& op, const std::vector<OperandRule>& rules, con
   while (required > 0 && rules[required - 1].optional) --required;
   if (types.size() < required || types.size() > rules.size()) {
     refuse_operator(op, fmt::format("{} {}s given, the cpu kernel takes {}", types.size(), side,
-                           required == rules.size() ? fmt::format("{}", required)
-                                                    : fmt::format("{} to {}", required, rules.size())));
+                                    required == rules.size() ? fmt::format("{}", required)
+                                                             : fmt::format("{} to {}", required, rules.size())));
   }
   for (size_t i = 0; i < types.size(); ++i) {
     const auto& rule = rules[i];
@@ -103,7 +104,7 @@ void check_side(const OpInstance& op, const std::vector<OperandRule>& rules, con
     }
     if (!shape_matches(rule, types[i], symbols)) {
       refuse_operator(op, fmt::format("{} {} has shape [{}], the cpu kernel needs {}", side, rule.name,
-                             fmt::join(types[i].shape, ","), rule.text));
+                                      fmt::join(types[i].shape, ","), rule.text));
     }
   }
 }

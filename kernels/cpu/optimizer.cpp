@@ -1,5 +1,5 @@
-// Step bookkeeping and AdamW over flat ranges, each in one pass. The metrics record holds loss sum, squared norm, gradient
-// norm, clip factor.
+// Step bookkeeping and AdamW over flat ranges, each in one pass. The metrics record holds loss sum, squared norm,
+// gradient norm, clip factor.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -61,7 +61,8 @@ double squares_of(const float* x, int64_t count) {
 void adamw_range(const AdamW& a, int64_t begin, int64_t end) {
   const float* g = a.g + begin;
   float *p = a.p + begin, *m = a.m + begin, *v = a.v + begin, *copy = a.copy == nullptr ? nullptr : a.copy + begin;
-  const V32 factor = set(a.factor), beta1 = set(a.beta1), beta2 = set(a.beta2), rest1 = set(a.rest1), rest2 = set(a.rest2);
+  const V32 factor = set(a.factor), beta1 = set(a.beta1), beta2 = set(a.beta2), rest1 = set(a.rest1),
+            rest2 = set(a.rest2);
   const V32 m_unbias = set(a.m_unbias), v_unbias = set(a.v_unbias), epsilon = set(a.epsilon);
   const V32 rate = set(a.rate), decay = set(a.decay);
   each_vector(end - begin, [=](auto part, int64_t i) {

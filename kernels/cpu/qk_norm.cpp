@@ -1,5 +1,5 @@
-// RMS norm of every query and key head (Qwen3; Henry et al. 2020): packed rows of A query heads, G key heads and G value
-// heads, each D wide. Value heads are copied.
+// RMS norm of every query and key head (Qwen3; Henry et al. 2020): packed rows of A query heads, G key heads and G
+// value heads, each D wide. Value heads are copied.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -59,7 +59,8 @@ void qk_norm_rows(const QkNorm& a, int64_t begin, int64_t end) {
       a.rstd[row * normed_heads + head] = rstd;
     }
     const int64_t values = row * width + normed_heads * a.head_dim;
-    if (a.x != a.y) std::memcpy(a.y + values, a.x + values, static_cast<size_t>(a.kv_heads * a.head_dim) * sizeof(float));
+    if (a.x != a.y)
+      std::memcpy(a.y + values, a.x + values, static_cast<size_t>(a.kv_heads * a.head_dim) * sizeof(float));
   }
 }
 
@@ -85,7 +86,8 @@ void qk_norm_backward_rows(const QkNormBackward& a, int64_t begin, int64_t end) 
       });
     }
     const int64_t values = row * width + normed_heads * a.head_dim;
-    if (a.dx != a.dy) std::memcpy(a.dx + values, a.dy + values, static_cast<size_t>(a.kv_heads * a.head_dim) * sizeof(float));
+    if (a.dx != a.dy)
+      std::memcpy(a.dx + values, a.dy + values, static_cast<size_t>(a.kv_heads * a.head_dim) * sizeof(float));
   }
 }
 
@@ -103,7 +105,7 @@ HWY_EXPORT(qk_norm_backward_rows);
 
 void run_qk_norm(const OpInstance& op, const KernelArguments& a) {
   const auto& attributes = op.attributes;
-  const QkNorm norm{input(a, 0),       input(a, 1),         input(a, 2),         output(a, 0),      output(a, 1),
+  const QkNorm norm{input(a, 0),      input(a, 1),         input(a, 2),         output(a, 0),      output(a, 1),
                     attributes.heads, attributes.kv_heads, attributes.head_dim, attributes.epsilon};
   parallel_ranges(rows_of(op.inputs[0]), row_grain(columns_of(op.inputs[0])), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(qk_norm_rows)(norm, begin, end);
@@ -125,9 +127,9 @@ void run_qk_norm_backward(const OpInstance& op, const KernelArguments& a) {
   std::memset(sums, 0, static_cast<size_t>(team * stride) * sizeof(float));
   parallel_ranges(rows, grain, [&](int64_t begin, int64_t end, int thread) {
     float* mine = sums + thread * stride;
-    const QkNormBackward norm{input(a, 0),       input(a, 1),         input(a, 2),        input(a, 3),
-                              input(a, 4),       output(a, 0),        mine,               mine + stride / 2,
-                              attributes.heads, attributes.kv_heads, attributes.head_dim};
+    const QkNormBackward norm{input(a, 0),        input(a, 1), input(a, 2),       input(a, 3),      input(a, 4),
+                              output(a, 0),       mine,        mine + stride / 2, attributes.heads, attributes.kv_heads,
+                              attributes.head_dim};
     HWY_DYNAMIC_DISPATCH(qk_norm_backward_rows)(norm, begin, end);
   });
   add_partial_sums(sums, stride, team, output(a, 1), attributes.head_dim);

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is rotated
-// with element i + D/2 by an angle of its position (row mod S).
+// Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is
+// rotated with element i + D/2 by an angle of its position (row mod S).
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -38,7 +38,8 @@ namespace {
 
 /// Rotates the pairs [i, i + lanes) of all heads of a row: (low, high) -> (low c - high s, high c + low s).
 template <typename PartType>
-HWY_INLINE void rotate_heads(const Rotation& a, PartType part, int64_t i, V32 cosine, V32 sine, const float* x, float* y) {
+HWY_INLINE void rotate_heads(const Rotation& a, PartType part, int64_t i, V32 cosine, V32 sine, const float* x,
+                             float* y) {
   for (int64_t head = 0; head < a.rotated_heads; ++head) {
     const int64_t low_at = head * 2 * a.pairs + i, high_at = low_at + a.pairs;
     const V32 low = part.load(x + low_at), high = part.load(x + high_at);
@@ -131,7 +132,8 @@ void run_rope_table(const OpInstance& op, const KernelArguments& a) {
 }
 
 void check_rotation(const OpInstance& op) {
-  if (op.attributes.head_dim < 2 || op.attributes.head_dim % 2 != 0) refuse_operator(op, "rotation needs an even head size");
+  if (op.attributes.head_dim < 2 || op.attributes.head_dim % 2 != 0)
+    refuse_operator(op, "rotation needs an even head size");
 }
 
 void check_table(const OpInstance& op) {

@@ -1,6 +1,6 @@
 // Small matrix products on tiles that lie in cache: c (+)= a b, with c in registers while it grows.
-// a is read element by element (broadcast), so any strides serve and a transposed operand costs nothing; rows of b and c
-// are read in whole vectors, so their width is a multiple of kTileAlign and their rows are padded to it.
+// a is read element by element (broadcast), so any strides serve and a transposed operand costs nothing; rows of b and
+// c are read in whole vectors, so their width is a multiple of kTileAlign and their rows are padded to it.
 #if defined(FORESAIL_KERNELS_CPU_TILE_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FORESAIL_KERNELS_CPU_TILE_PRODUCT_INL_H_
 #undef FORESAIL_KERNELS_CPU_TILE_PRODUCT_INL_H_
@@ -38,8 +38,8 @@ struct ResultTile {
 constexpr int kBlockRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 constexpr int kBlockVectors = 2;
 
-/// c[kRows, kVectors vectors] (+)= a b over `depth`. The sums stay in registers only if the loops over them are unrolled,
-/// which -O2 does not do by itself (measured: 95 instead of 260 GFLOP/s).
+/// c[kRows, kVectors vectors] (+)= a b over `depth`. The sums stay in registers only if the loops over them are
+/// unrolled, which -O2 does not do by itself (measured: 95 instead of 260 GFLOP/s).
 template <int kRows, int kVectors>
 HWY_INLINE void block_product(int64_t depth, LeftTile a, RightTile b, ResultTile c) {
   V32 sums[kRows][kVectors];

@@ -34,9 +34,8 @@ void softmax_scores(const float* scores, float* p, int64_t count) {
 
 /// ds = p (dp - sum p dp)
 void softmax_gradient(const float* dp, const float* p, float* ds, int64_t count) {
-  const V32 delta = set(sum_vectors(count, [=](auto part, int64_t i) {
-    return hn::Mul(part.load(p + i), part.load(dp + i));
-  }));
+  const V32 delta =
+      set(sum_vectors(count, [=](auto part, int64_t i) { return hn::Mul(part.load(p + i), part.load(dp + i)); }));
   each_vector(count, [=](auto part, int64_t i) {
     part.store(hn::Mul(part.load(p + i), hn::Sub(part.load(dp + i), delta)), ds + i);
   });

@@ -77,11 +77,16 @@ struct Heads {
 /// Around the tile of 64 positions: below, at, one above, several tiles; windows that cut tiles, spare whole tiles, and
 /// leave rows of a tile without keys.
 constexpr Heads kHeads[] = {
-    {"_63", 3, 63, 2, 2, 32},           {"_64", 2, 64, 3, 1, 48},
-    {"_65", 2, 65, 2, 1, 80},           {"_three_tiles", 2, 150, 4, 2, 24},
-    {"_wide_heads", 1, 130, 2, 1, 128}, {"_window_of_tile", 1, 200, 2, 1, 18, 64},
-    {"_window_20", 2, 200, 2, 2, 16, 20}, {"_window_100", 1, 260, 2, 1, 14, 100},
-    {"_dropout", 2, 150, 4, 2, 24, 0, 0.2}, {"_dropout_window", 1, 200, 2, 1, 16, 33, 0.4},
+    {"_63", 3, 63, 2, 2, 32},
+    {"_64", 2, 64, 3, 1, 48},
+    {"_65", 2, 65, 2, 1, 80},
+    {"_three_tiles", 2, 150, 4, 2, 24},
+    {"_wide_heads", 1, 130, 2, 1, 128},
+    {"_window_of_tile", 1, 200, 2, 1, 18, 64},
+    {"_window_20", 2, 200, 2, 2, 16, 20},
+    {"_window_100", 1, 260, 2, 1, 14, 100},
+    {"_dropout", 2, 150, 4, 2, 24, 0, 0.2},
+    {"_dropout_window", 1, 200, 2, 1, 16, 33, 0.4},
 };
 
 void add_attention(std::vector<TestCase>& cases) {
@@ -114,7 +119,8 @@ void add_attention(std::vector<TestCase>& cases) {
     add(cases, h.variant, OpKind::rope, a, {qkv, table}, {qkv});
     add(cases, h.variant, OpKind::rope_backward, a, {qkv, table}, {qkv});
     add(cases, h.variant, OpKind::qk_norm, a, {qkv, w, w}, {qkv, real({rows, h.heads + h.kv_heads})});
-    add(cases, h.variant, OpKind::qk_norm_backward, a, {qkv, qkv, w, w, real({rows, h.heads + h.kv_heads})}, {qkv, w, w});
+    add(cases, h.variant, OpKind::qk_norm_backward, a, {qkv, qkv, w, w, real({rows, h.heads + h.kv_heads})},
+        {qkv, w, w});
   }
 }
 
@@ -138,17 +144,17 @@ void add_ends(std::vector<TestCase>& cases) {
 }  // namespace
 
 double cpu_tolerance(OpKind kind) {
-  // One float operation is good to 6e-8; sums and products over n terms lose up to about sqrt(n) of that, and 2e-6 covers
-  // the n <= 1030 of these cases.
+  // One float operation is good to 6e-8; sums and products over n terms lose up to about sqrt(n) of that, and 2e-6
+  // covers the n <= 1030 of these cases.
   static const std::map<OpKind, double> exceptions = {
-      {OpKind::embedding, 0},               // copies
-      {OpKind::fill_zero, 0},               // writes zeros
-      {OpKind::dropout, 2e-7},              // one product
-      {OpKind::clip_scale, 1e-15},          // in double
-      {OpKind::rope_table, 1e-7},           // in double, rounded once
-      {OpKind::squared_norm, 1e-13},        // sums of 30000 doubles, in another order
-      {OpKind::attention_backward, 5e-6},   // exp(s - lse) magnifies the rounding of s by its size; products in a row
-      {OpKind::cross_entropy, 5e-6},        // exp(x - max) likewise, and a sum over the vocabulary
+      {OpKind::embedding, 0},              // copies
+      {OpKind::fill_zero, 0},              // writes zeros
+      {OpKind::dropout, 2e-7},             // one product
+      {OpKind::clip_scale, 1e-15},         // in double
+      {OpKind::rope_table, 1e-7},          // in double, rounded once
+      {OpKind::squared_norm, 1e-13},       // sums of 30000 doubles, in another order
+      {OpKind::attention_backward, 5e-6},  // exp(s - lse) magnifies the rounding of s by its size; products in a row
+      {OpKind::cross_entropy, 5e-6},       // exp(x - max) likewise, and a sum over the vocabulary
       {OpKind::cross_entropy_backward, 5e-6},
   };
   const auto found = exceptions.find(kind);

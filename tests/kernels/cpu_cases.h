@@ -1,4 +1,5 @@
-// Larger operators than those of support.h: big enough for every thread to get a share, with sizes that divide by nothing.
+// Larger operators than those of support.h: big enough for every thread to get a share, with sizes that divide by
+// nothing.
 #pragma once
 
 #include <vector>

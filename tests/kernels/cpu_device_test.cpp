@@ -18,7 +18,8 @@ TEST(CpuDevice, HasAKernelForEveryKindInFloat32Only) {
   for (int i = 0; i < kOpKindCount; ++i) {
     const OpKind kind = static_cast<OpKind>(i);
     EXPECT_TRUE(cpu->supports(kind, DType::f32)) << name_of(kind);
-    for (const DType other : {DType::f64, DType::f16, DType::bf16}) EXPECT_FALSE(cpu->supports(kind, other)) << name_of(kind);
+    for (const DType other : {DType::f64, DType::f16, DType::bf16})
+      EXPECT_FALSE(cpu->supports(kind, other)) << name_of(kind);
   }
 }
 

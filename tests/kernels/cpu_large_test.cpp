@@ -1,8 +1,8 @@
 // The cpu device at sizes where every thread works and attention spans several tiles: values, repeatability, workspace,
 // allocation, and the code for every instruction set.
 #include "kernels/cpu/targets.h"
-// must precede highway.h
-#include <hwy/highway.h>
+
+#include <hwy/highway.h>  // after the targets
 
 #include <cmath>
 #include <cstdlib>
@@ -52,7 +52,8 @@ class RawOperands {
  public:
   RawOperands(const TestCase& test, const Operands& values) {
     for (size_t i = 0; i < test.op.inputs.size(); ++i) inputs_.push_back(store(test.op.inputs[i], values.inputs[i]));
-    for (size_t i = 0; i < test.op.outputs.size(); ++i) outputs_.push_back(store(test.op.outputs[i], values.outputs[i]));
+    for (size_t i = 0; i < test.op.outputs.size(); ++i)
+      outputs_.push_back(store(test.op.outputs[i], values.outputs[i]));
   }
 
   KernelArguments arguments(const TestCase& test, void* workspace) const {
@@ -136,8 +137,8 @@ TEST(CpuKernels, AllocateNothingWhenRun) {
   }
 }
 
-/// Kinds whose outputs must show a NaN of their first floating-point input: what the reference makes NaN, cpu makes NaN.
-/// (It may reach more: a tile multiplies masked zeros.)
+/// Kinds whose outputs must show a NaN of their first floating-point input: what the reference makes NaN, cpu makes
+/// NaN. (It may reach more: a tile multiplies masked zeros.)
 bool must_show_nan(OpKind kind) {
   const OpClass op_class = info(kind).op_class;
   return op_class != OpClass::embedding && op_class != OpClass::optimizer;
