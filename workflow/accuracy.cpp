@@ -66,19 +66,18 @@ std::optional<double> spearman(std::span<const Comparison> group) {
   const double mean_a = mean(a), mean_b = mean(b);
   double ab = 0, aa = 0, bb = 0;
   for (size_t i = 0; i < a.size(); ++i) {
-    ab += (a[i] - mean_a) * (b[i] - mean_b), aa += (a[i] - mean_a) * (a[i] - mean_a), bb += (b[i] - mean_b) * (b[i] - mean_b);
+    ab += (a[i] - mean_a) * (b[i] - mean_b), aa += (a[i] - mean_a) * (a[i] - mean_a),
+        bb += (b[i] - mean_b) * (b[i] - mean_b);
   }
   if (aa == 0 || bb == 0) return std::nullopt;
   return ab / std::sqrt(aa * bb);
 }
 
 double regret(std::span<const Comparison> group) {
-  const auto pick = std::min_element(group.begin(), group.end(), [](const Comparison& a, const Comparison& b) {
-    return a.predicted < b.predicted;
-  });
-  const auto best = std::min_element(group.begin(), group.end(), [](const Comparison& a, const Comparison& b) {
-    return a.measured < b.measured;
-  });
+  const auto pick = std::min_element(
+      group.begin(), group.end(), [](const Comparison& a, const Comparison& b) { return a.predicted < b.predicted; });
+  const auto best = std::min_element(group.begin(), group.end(),
+                                     [](const Comparison& a, const Comparison& b) { return a.measured < b.measured; });
   return pick->measured / best->measured - 1;
 }
 

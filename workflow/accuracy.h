@@ -20,8 +20,8 @@ struct ErrorFigures {
 /// median of (high - low) / (2 predicted). All empty for no rows.
 ErrorFigures error_figures(std::span<const Comparison> rows);
 
-/// Spearman's rank correlation of predicted with measured, ties at their mean rank; empty for fewer than two rows or when
-/// one side does not vary.
+/// Spearman's rank correlation of predicted with measured, ties at their mean rank; empty for fewer than two rows or
+/// when one side does not vary.
 std::optional<double> spearman(std::span<const Comparison> group);
 
 /// Measured time of the row with the least prediction over the least measured time, minus 1. Not for empty groups.

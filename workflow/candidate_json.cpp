@@ -36,7 +36,8 @@ Json optional_form(const std::optional<double>& value) { return value ? Json(*va
 Json candidate_form(const Candidate& candidate, int64_t baseline_devices) {
   Json predicted = prediction_form(candidate.predicted);
   if (candidate.predicted.mfu == 0) predicted["mfu"] = predicted["hfu"] = nullptr;  // the device's peak is not known
-  if (candidate.predicted.model_flops_per_second_per_device == 0) predicted["model_flops_per_second_per_device"] = nullptr;
+  if (candidate.predicted.model_flops_per_second_per_device == 0)
+    predicted["model_flops_per_second_per_device"] = nullptr;
   if (candidate.budget.goodput && candidate.predicted.mfu > 0) {
     predicted["effective_utilization"] = candidate.predicted.mfu * *candidate.budget.goodput;
   }
@@ -47,7 +48,9 @@ Json candidate_form(const Candidate& candidate, int64_t baseline_devices) {
     const bool first = candidate.strategy.devices() == baseline_devices;
     scaling["marginal_efficiency"] = first ? Json(nullptr) : Json(candidate.marginal_efficiency);
   }
-  return {{"strategy", strategy_form(candidate.strategy)}, {"predicted", predicted}, {"budget", budget_form(candidate.budget)}};
+  return {{"strategy", strategy_form(candidate.strategy)},
+          {"predicted", predicted},
+          {"budget", budget_form(candidate.budget)}};
 }
 
 }  // namespace foresail

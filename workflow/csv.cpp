@@ -34,9 +34,12 @@ std::vector<Record> records_of(const std::string& text, const std::string& sourc
     const char c = text[i];
     if (quoted) {
       if (c == '\n') ++line;
-      if (c != '"') field += c;
-      else if (i + 1 < text.size() && text[i + 1] == '"') field += text[++i];
-      else quoted = false;
+      if (c != '"')
+        field += c;
+      else if (i + 1 < text.size() && text[i + 1] == '"')
+        field += text[++i];
+      else
+        quoted = false;
       continue;
     }
     switch (c) {
@@ -74,7 +77,8 @@ std::optional<double> CsvRow::number(const std::string& column, double least, do
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
   if (error != std::errc() || end != value.data() + value.size() || !(result >= least && result <= most)) {
     throw_bad_input(fmt::format("{}: line {}: column '{}'", source_, line_, column),
-                    fmt::format("'{}' is not a number from {:g} to {:g}", value, least, most), "correct it or leave it blank");
+                    fmt::format("'{}' is not a number from {:g} to {:g}", value, least, most),
+                    "correct it or leave it blank");
   }
   return result;
 }
@@ -95,10 +99,12 @@ std::vector<CsvRow> parse_csv(const std::string& text, const std::string& source
   if (records.empty()) throw_bad_input(source, "the file is empty", "give a table with a header line");
   const std::vector<std::string>& header = records[0].fields;
   const std::set<std::string> columns(header.begin(), header.end());
-  if (columns.size() != header.size()) throw_bad_input(source, "a column stands twice in the header", "remove one of them");
+  if (columns.size() != header.size())
+    throw_bad_input(source, "a column stands twice in the header", "remove one of them");
   for (const std::string& column : required_columns) {
     if (columns.count(column) == 0) {
-      throw_bad_input(source, fmt::format("the column '{}' is missing", column), "see docs/planning.md for the columns");
+      throw_bad_input(source, fmt::format("the column '{}' is missing", column),
+                      "see docs/planning.md for the columns");
     }
   }
   std::vector<CsvRow> rows;
@@ -106,7 +112,8 @@ std::vector<CsvRow> parse_csv(const std::string& text, const std::string& source
     const Record& record = records[r];
     if (record.fields.size() > header.size()) {
       throw_bad_input(fmt::format("{}: line {}", source, record.line),
-                      fmt::format("{} fields under {} columns", record.fields.size(), header.size()), "quote fields with commas");
+                      fmt::format("{} fields under {} columns", record.fields.size(), header.size()),
+                      "quote fields with commas");
     }
     std::map<std::string, std::string> fields;
     for (size_t i = 0; i < record.fields.size(); ++i) fields[header[i]] = trimmed(record.fields[i]);

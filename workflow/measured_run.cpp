@@ -20,8 +20,8 @@ bool is_name_of(const std::string& name, const std::vector<std::string>& names) 
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// The catalogue machine with this device: "A100-SXM" with 80 GB is a machine of "A100-SXM-80GB"s. Form factor SXM unless
-/// the row says PCIe.
+/// The catalogue machine with this device: "A100-SXM" with 80 GB is a machine of "A100-SXM-80GB"s. Form factor SXM
+/// unless the row says PCIe.
 std::string machine_for(const CsvRow& row) {
   const std::string gpu = row.text("gpu");
   const auto memory = row.integer("gpu_mem_gb", 1, kMostDegree);
@@ -90,7 +90,8 @@ std::string unbuilt_features(const CsvRow& row, const MeasuredRun& run, const st
   return fmt::format("{}", fmt::join(features, " + "));
 }
 
-/// Step time as stated, else from tokens per second, else from TFLOP/s by the convention that the row names; 0: no time.
+/// Step time as stated, else from tokens per second, else from TFLOP/s by the convention that the row names; 0: no
+/// time.
 double measured_seconds(const CsvRow& row, const MeasuredRun& run) {
   constexpr double kMost = 1e9;
   if (const auto seconds = row.number("step_time_s", 1e-9, kMost)) return *seconds;

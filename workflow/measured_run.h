@@ -16,7 +16,7 @@
 namespace foresail {
 
 struct MeasuredRun {
-  std::string id, refused;                     ///< refused: empty if it can be priced
+  std::string id, refused;  ///< refused: empty if it can be priced
   std::string stack_name, machine_name;
   Machine machine;
   Stack stack;

@@ -27,7 +27,8 @@ SearchRequest request_of(const PlanOptions& options, std::string& batch_reason) 
   batch_reason = settle_global_batch(request);
   request.objective = objective_from_name(options.objective);
   if (!options.fix.empty()) request.fixed = parse_strategy(options.fix);
-  if (options.memory_bytes < 0) throw_bad_input("--memory", "a negative number of bytes", "give the bytes of one device");
+  if (options.memory_bytes < 0)
+    throw_bad_input("--memory", "a negative number of bytes", "give the bytes of one device");
   if (!(options.deadline_days >= 0) || !std::isfinite(options.deadline_days)) {
     throw_bad_input("--deadline", "not a positive number of days", "give days, such as 30");
   }
@@ -97,8 +98,8 @@ PlanResult make_plan(const PlanOptions& options) {
   result.search = search(request);
   if (!result.feasible()) return result;
   const Candidate& best = result.search.plans.front();
-  const Evaluation evaluation = evaluate(request.model, request.job, request.machine, request.stack, best.strategy,
-                                         !options.trace.empty());
+  const Evaluation evaluation =
+      evaluate(request.model, request.job, request.machine, request.stack, best.strategy, !options.trace.empty());
   refuse_defects(evaluation.programs);
   result.plan = plan_of(request, best, evaluation.programs);
   if (!options.dump_program.empty()) {

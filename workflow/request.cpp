@@ -13,7 +13,8 @@ constexpr int64_t kMostTokens = int64_t{1} << 60;
 
 void require_range(const char* flag, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return;
-  throw_bad_input(fmt::format("{} {}", flag, value), "out of range", fmt::format("use a whole number from 1 to {}", most));
+  throw_bad_input(fmt::format("{} {}", flag, value), "out of range",
+                  fmt::format("use a whole number from 1 to {}", most));
 }
 
 }  // namespace
@@ -24,7 +25,8 @@ void resolve(const RequestInputs& inputs, SearchRequest& request) {
   require_range("--tokens", inputs.tokens, kMostTokens);
   require_range("--dataset-bytes", inputs.dataset_bytes, kMostTokens);
   if (inputs.machine.empty()) {
-    throw_bad_input("--machine", "no machine was named", "name a catalogue machine or a machine.json of foresail profile");
+    throw_bad_input("--machine", "no machine was named",
+                    "name a catalogue machine or a machine.json of foresail profile");
   }
   request.machine = load_machine(inputs.machine);
   request.stack = load_stack(inputs.stack.empty() ? "foresail" : inputs.stack);
@@ -36,7 +38,8 @@ void resolve(const RequestInputs& inputs, SearchRequest& request) {
   }
   if (!inputs.model.empty()) job.model = inputs.model;
   if (job.model.empty()) {
-    throw_bad_input("--model", "no model was named, nor does the job name one", "name a catalogue model or a config.json");
+    throw_bad_input("--model", "no model was named, nor does the job name one",
+                    "name a catalogue model or a config.json");
   }
   request.model = load_model(job.model);
   if (inputs.sequence_length > 0) job.sequence_length = inputs.sequence_length;

@@ -59,13 +59,15 @@ std::vector<Program> read_programs(const std::vector<std::filesystem::path>& pat
                       "dump it again with foresail plan --dump-program");
     }
     if (program.stage != static_cast<int32_t>(stages.size()) - 1 || !same_mesh(program.mesh, stages[0].mesh)) {
-      throw_bad_input(path.string(), fmt::format("it is stage {} of its mesh, not stage {} of the first file's", program.stage,
-                                                 stages.size() - 1),
-                      "give the dumps of one plan in the order of their stages");
+      throw_bad_input(
+          path.string(),
+          fmt::format("it is stage {} of its mesh, not stage {} of the first file's", program.stage, stages.size() - 1),
+          "give the dumps of one plan in the order of their stages");
     }
   }
   if (static_cast<int64_t>(stages.size()) != stages[0].mesh.pp) {
-    throw_bad_input(paths[0].string(), fmt::format("{} dumps for a pipeline of {} stages", stages.size(), stages[0].mesh.pp),
+    throw_bad_input(paths[0].string(),
+                    fmt::format("{} dumps for a pipeline of {} stages", stages.size(), stages[0].mesh.pp),
                     "give --program once per stage");
   }
   const std::vector<std::string> problems = check_pipeline(stages);
@@ -91,7 +93,8 @@ Strategy strategy_of(const Program& program) {
 SimulateResult simulate_dump(const SimulateOptions& options) {
   SimulateResult result;
   result.from_program = true;
-  if (options.machine.empty()) throw_bad_input("--machine", "no machine was named", "name a catalogue machine or a machine.json");
+  if (options.machine.empty())
+    throw_bad_input("--machine", "no machine was named", "name a catalogue machine or a machine.json");
   SearchRequest& request = result.request;
   request.machine = load_machine(options.machine);
   request.stack = load_stack(options.stack.empty() ? "foresail" : options.stack);
@@ -123,8 +126,9 @@ SimulateResult simulate_strategy(const SimulateOptions& options) {
   if (!options.programs.empty()) return simulate_dump(options);
   SimulateResult result;
   SearchRequest& request = result.request;
-  resolve({options.model, options.machine, options.stack, options.job, options.sequence_length, options.global_batch, 0, 0},
-          request);
+  resolve(
+      {options.model, options.machine, options.stack, options.job, options.sequence_length, options.global_batch, 0, 0},
+      request);
   const Strategy strategy = strategy_of(options, request.machine);
   request.device_counts = {strategy.devices()};
   result.batch_reason = settle_global_batch(request);
@@ -145,7 +149,8 @@ std::string simulate_table(const SimulateResult& result) {
   const SearchRequest& request = result.request;
   std::string text;
   if (!result.from_program) text += request.model.name + ": ";
-  text += fmt::format("sequences of {} tokens, global batch {}\n", request.job.sequence_length, request.job.global_batch);
+  text +=
+      fmt::format("sequences of {} tokens, global batch {}\n", request.job.sequence_length, request.job.global_batch);
   if (!result.batch_reason.empty()) text += "  the global batch is proposed: " + result.batch_reason + "\n";
   text += candidate_text(result.candidate, request.machine);
   const std::string note = costs_for(request.machine, request.stack, result.candidate.strategy.devices())->note();

@@ -12,23 +12,23 @@ namespace foresail {
 
 struct SimulateOptions {
   // Either a strategy of a model ...
-  std::string model;                           ///< --model
-  int64_t devices = 0;                         ///< --devices; 0: what the strategy needs (dp left out: the machine's count)
-  int64_t sequence_length = 0;                 ///< --seq-len; 0: the job's, else the model's
-  int64_t global_batch = 0;                    ///< --global-batch; 0: the job's, else proposed
-  std::string strategy;                        ///< --strategy "tp=2,micro_batch=1"; dp may be left out
-  std::filesystem::path job;                   ///< --job; empty: defaults
+  std::string model;            ///< --model
+  int64_t devices = 0;          ///< --devices; 0: what the strategy needs (dp left out: the machine's count)
+  int64_t sequence_length = 0;  ///< --seq-len; 0: the job's, else the model's
+  int64_t global_batch = 0;     ///< --global-batch; 0: the job's, else proposed
+  std::string strategy;         ///< --strategy "tp=2,micro_batch=1"; dp may be left out
+  std::filesystem::path job;    ///< --job; empty: defaults
   // ... or dumped Programs, one per pipeline stage in order.
-  std::vector<std::filesystem::path> programs; ///< --program FILE...
+  std::vector<std::filesystem::path> programs;  ///< --program FILE...
 
-  std::string machine;                         ///< --machine
-  std::string stack;                           ///< --stack; empty: "foresail"
-  std::filesystem::path trace;                 ///< --trace; empty: not written
+  std::string machine;          ///< --machine
+  std::string stack;            ///< --stack; empty: "foresail"
+  std::filesystem::path trace;  ///< --trace; empty: not written
 };
 
 struct SimulateResult {
-  SearchRequest request;      ///< model, job, machine and stack with every default filled in
-  std::string batch_reason;   ///< why this global batch was proposed; empty: it was given
+  SearchRequest request;     ///< model, job, machine and stack with every default filled in
+  std::string batch_reason;  ///< why this global batch was proposed; empty: it was given
   Candidate candidate;
   bool from_program = false;  ///< simulated from a dump: no model, no job
   bool fits = true;           ///< false: peak_bytes exceeds the device's memory (exit code 1)

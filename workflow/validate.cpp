@@ -63,7 +63,8 @@ ValidatedRow validate_row(const CsvRow& csv, const ValidateOptions& options) {
 }
 
 bool stated_plan(const ValidatedRow& row) {
-  return std::none_of(row.assumed.begin(), row.assumed.end(), [](const auto& entry) { return entry.second == "planner"; });
+  return std::none_of(row.assumed.begin(), row.assumed.end(),
+                      [](const auto& entry) { return entry.second == "planner"; });
 }
 
 void add_ranking(const std::map<std::string, std::vector<Comparison>>& groups, ValidatedSource& source) {
@@ -103,7 +104,8 @@ ValidatedSource source_of(const std::string& stack, const std::vector<ValidatedR
     used.push_back(comparison);
     if (stated_plan(row)) stated.push_back(comparison);
     groups[row.group].push_back(comparison);
-    if (row.measured_peak_bytes) memory_errors.push_back(std::abs(row.predicted_peak_bytes / *row.measured_peak_bytes - 1));
+    if (row.measured_peak_bytes)
+      memory_errors.push_back(std::abs(row.predicted_peak_bytes / *row.measured_peak_bytes - 1));
     if (row.called_infeasible) ++source.feasible_called_infeasible;
   }
   const ErrorFigures figures = error_figures(used);
@@ -138,7 +140,8 @@ ValidateResult validate(const ValidateOptions& options) {
 }
 
 std::string validate_table(const ValidateResult& result) {
-  std::string text = fmt::format("{:<24} {:<34} {:>10} {:>10} {:>8}\n", "row", "plan", "measured", "predicted", "error");
+  std::string text =
+      fmt::format("{:<24} {:<34} {:>10} {:>10} {:>8}\n", "row", "plan", "measured", "predicted", "error");
   auto out = std::back_inserter(text);
   for (const ValidatedRow& row : result.rows) {
     if (!row.refused.empty()) continue;
@@ -147,14 +150,15 @@ std::string validate_table(const ValidateResult& result) {
                    fmt::format("dp={} tp={} pp={} micro_batch={}{}", s.dp, s.tp, s.pp, s.micro_batch,
                                stated_plan(row) ? "" : " (chosen)"),
                    seconds_text(row.measured_seconds), seconds_text(row.predicted_seconds),
-                   100 * (row.predicted_seconds / row.measured_seconds - 1), row.called_infeasible ? "  called infeasible" : "");
+                   100 * (row.predicted_seconds / row.measured_seconds - 1),
+                   row.called_infeasible ? "  called infeasible" : "");
   }
   for (const ValidatedSource& source : result.sources) {
     fmt::format_to(out, "\n{}: {} of {} rows used, {} with a stated plan\n", source.stack, source.used, source.rows,
                    source.stated_plans);
-    fmt::format_to(out, "  MAPE {}, stated plans {}, median {}, 90 % within {}, largest {}, bias {}\n", percent(source.mape),
-                   percent(source.stated_plan_mape), percent(source.median_ape), percent(source.p90_ape),
-                   percent(source.max_ape), percent(source.bias));
+    fmt::format_to(out, "  MAPE {}, stated plans {}, median {}, 90 % within {}, largest {}, bias {}\n",
+                   percent(source.mape), percent(source.stated_plan_mape), percent(source.median_ape),
+                   percent(source.p90_ape), percent(source.max_ape), percent(source.bias));
     fmt::format_to(out, "  80 % intervals hold {} of the rows, half-width {}\n", percent(source.interval_coverage),
                    percent(source.interval_width));
     if (source.groups > 0) {

@@ -21,9 +21,9 @@ struct ValidateOptions {
 /// One row of the file with what was predicted for it.
 struct ValidatedRow {
   std::string id;
-  std::string refused;   ///< why it was not used; empty: used
+  std::string refused;  ///< why it was not used; empty: used
   std::string stack, machine;
-  std::string group;     ///< equal model, devices and global batch
+  std::string group;  ///< equal model, devices and global batch
   Strategy strategy;
   std::map<std::string, std::string> assumed;  ///< field -> "stack" or "planner"
   double measured_seconds = 0, predicted_seconds = 0, low = 0, high = 0;
@@ -38,10 +38,10 @@ struct ValidatedSource {
   int64_t rows = 0, used = 0;
   std::map<std::string, int64_t> refused;
   std::optional<double> mape, median_ape, p90_ape, max_ape, bias;
-  int64_t groups = 0;    ///< of two or more used rows
+  int64_t groups = 0;  ///< of two or more used rows
   std::optional<double> spearman_mean, regret_mean, regret_max, memory_mape;
   int64_t feasible_called_infeasible = 0;
-  int64_t stated_plans = 0;                ///< used rows that state their whole plan
+  int64_t stated_plans = 0;  ///< used rows that state their whole plan
   std::optional<double> stated_plan_mape;
   std::optional<double> interval_coverage, interval_width;
 };

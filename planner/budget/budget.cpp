@@ -16,8 +16,8 @@ constexpr double kJoulesPerKwh = 3.6e6;
 // (reference values of harvard-edge/cs249r_book, mlsysim/systems/reliability.py).
 constexpr double kRecoverySeconds = 60 + 60 + 180;
 
-/// Principal branch of Lambert's W on [-1/e, 0]: w e^w = x, w >= -1. Halley's iteration from the series around the branch
-/// point (Corless et al. 1996, equations 4.22 and 5.9).
+/// Principal branch of Lambert's W on [-1/e, 0]: w e^w = x, w >= -1. Halley's iteration from the series around the
+/// branch point (Corless et al. 1996, equations 4.22 and 5.9).
 double lambert_w0(double x) {
   const double p = std::sqrt(std::max(0.0, 2 * (std::exp(1.0) * x + 1)));
   double w = -1 + p - p * p / 3 + 11.0 / 72 * p * p * p;
@@ -34,7 +34,8 @@ double lambert_w0(double x) {
 
 /// What failures and checkpoints make of the useful seconds.
 struct Reliability {
-  double mean_seconds_between_failures = 0, checkpoint_seconds = 0, restart_seconds = 0, interval_seconds = 0, goodput = 1;
+  double mean_seconds_between_failures = 0, checkpoint_seconds = 0, restart_seconds = 0, interval_seconds = 0,
+         goodput = 1;
 };
 
 std::optional<Reliability> reliability_of(const BudgetInputs& inputs, const Machine& machine) {
@@ -107,7 +108,8 @@ Budget budget_of(const BudgetInputs& inputs, const Machine& machine) {
     budget.peak_watts = machine.device.watts.value * static_cast<double>(inputs.devices);
   }
   if (inputs.checkpoint_bytes > 0 && inputs.dataset_bytes > 0) {
-    budget.storage_bytes = inputs.dataset_bytes + std::max<int64_t>(1, inputs.checkpoints_kept) * inputs.checkpoint_bytes;
+    budget.storage_bytes =
+        inputs.dataset_bytes + std::max<int64_t>(1, inputs.checkpoints_kept) * inputs.checkpoint_bytes;
   }
   const auto reliability = reliability_of(inputs, machine);
   if (reliability) {

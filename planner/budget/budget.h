@@ -21,7 +21,8 @@ double young_interval_seconds(double checkpoint_seconds, double mean_seconds_bet
 /// Daly (2006), equation 37: Young's interval with two higher-order terms; M when C >= 2 M.
 double daly_interval_seconds(double checkpoint_seconds, double mean_seconds_between_failures);
 
-/// The work time t that maximises `goodput_at`: M (1 + W0(-exp(-1 - C / M))), the root of d/dt of Daly (2006) equation 20.
+/// The work time t that maximises `goodput_at`: M (1 + W0(-exp(-1 - C / M))), the root of d/dt of Daly (2006) equation
+/// 20.
 double best_interval_seconds(double checkpoint_seconds, double mean_seconds_between_failures);
 
 /// Share of wall time that becomes kept work: t / (M e^(R/M) (e^((t+C)/M) - 1)), Daly (2006) equation 20 solved for the
@@ -42,10 +43,10 @@ struct Budget {
 
 struct BudgetInputs {
   double step_seconds = 0, step_seconds_low = 0, step_seconds_high = 0;
-  int64_t steps = 0;               ///< of the whole run; 0: unknown
+  int64_t steps = 0;  ///< of the whole run; 0: unknown
   int64_t devices = 1;
-  int64_t checkpoint_bytes = 0;    ///< 0: unknown
-  int64_t dataset_bytes = 0;       ///< 0: unknown
+  int64_t checkpoint_bytes = 0;  ///< 0: unknown
+  int64_t dataset_bytes = 0;     ///< 0: unknown
   int64_t checkpoints_kept = 0;
   double usd_per_device_hour = 0;  ///< 0: unknown
 };

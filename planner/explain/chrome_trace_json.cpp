@@ -57,8 +57,9 @@ Json event_json(const Program& program, const SimulatedEvent& event) {
   const Call& call = call_of(program, event);
   const Block& block = program.blocks[static_cast<size_t>(call.block)];
   Json json;
-  json["name"] = event.instruction < 0 ? block.name
-                                       : name_of_instruction(block.instructions[static_cast<size_t>(event.instruction)]);
+  json["name"] = event.instruction < 0
+                     ? block.name
+                     : name_of_instruction(block.instructions[static_cast<size_t>(event.instruction)]);
   json["cat"] = std::string(name_of(event.phase));
   json["ph"] = "X";
   json["ts"] = event.begin_seconds * kMicroseconds;

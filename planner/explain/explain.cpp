@@ -19,7 +19,8 @@ void add_parts(std::string& text, std::span<const Part> parts, double whole, boo
   for (const Part& part : parts) {
     if (part.value == 0) continue;
     const std::string value = bytes ? bytes_text(static_cast<int64_t>(part.value)) : seconds_text(part.value);
-    fmt::format_to(std::back_inserter(text), "    {:<14} {:>12}  {:5.1f} %\n", part.name, value, 100 * part.value / whole);
+    fmt::format_to(std::back_inserter(text), "    {:<14} {:>12}  {:5.1f} %\n", part.name, value,
+                   100 * part.value / whole);
   }
 }
 
@@ -52,7 +53,8 @@ void add_memory(std::string& text, const Prediction& predicted, const Machine& m
                                       {"framework", d(m.framework)}}};
   fmt::format_to(std::back_inserter(text), "  peak     {} per device", bytes_text(predicted.peak_bytes));
   if (machine.kind != "profiled" && machine.device.memory_bytes.value > 0) {
-    fmt::format_to(std::back_inserter(text), " of {}", bytes_text(static_cast<int64_t>(machine.device.memory_bytes.value)));
+    fmt::format_to(std::back_inserter(text), " of {}",
+                   bytes_text(static_cast<int64_t>(machine.device.memory_bytes.value)));
   }
   text += "\n";
   add_parts(text, parts, d(predicted.peak_bytes), true);
@@ -62,7 +64,8 @@ void add_budget(std::string& text, const Budget& budget) {
   auto out = std::back_inserter(text);
   if (!budget.train_seconds) return;
   fmt::format_to(out, "  training {}, {:.4g} device-hours", seconds_text(*budget.train_seconds), *budget.device_hours);
-  if (budget.usd) fmt::format_to(out, ", {:.4g} USD ({:.4g} to {:.4g})", *budget.usd, *budget.usd_low, *budget.usd_high);
+  if (budget.usd)
+    fmt::format_to(out, ", {:.4g} USD ({:.4g} to {:.4g})", *budget.usd, *budget.usd_low, *budget.usd_high);
   if (budget.energy_kwh) fmt::format_to(out, ", {:.4g} kWh", *budget.energy_kwh);
   text += "\n";
   if (budget.goodput) {
@@ -90,7 +93,8 @@ std::string bytes_text(int64_t bytes) {
 }
 
 std::string strategy_text(const Strategy& s) {
-  return fmt::format("dp={} tp={} pp={} micro_batch={} recompute={}", s.dp, s.tp, s.pp, s.micro_batch, name_of(s.recompute));
+  return fmt::format("dp={} tp={} pp={} micro_batch={} recompute={}", s.dp, s.tp, s.pp, s.micro_batch,
+                     name_of(s.recompute));
 }
 
 std::string candidate_text(const Candidate& candidate, const Machine& machine) {
@@ -99,8 +103,8 @@ std::string candidate_text(const Candidate& candidate, const Machine& machine) {
                                  candidate.strategy.devices(), machine.name);
   add_time(text, predicted);
   add_memory(text, predicted, machine);
-  fmt::format_to(std::back_inserter(text), "  rate     {:.4g} tokens/s, {:.4g} tokens/s per device", predicted.tokens_per_second,
-                 predicted.tokens_per_second_per_device);
+  fmt::format_to(std::back_inserter(text), "  rate     {:.4g} tokens/s, {:.4g} tokens/s per device",
+                 predicted.tokens_per_second, predicted.tokens_per_second_per_device);
   if (predicted.mfu > 0) {
     fmt::format_to(std::back_inserter(text), ", MFU {:.1f} %, HFU {:.1f} %", 100 * predicted.mfu, 100 * predicted.hfu);
   }
@@ -110,7 +114,8 @@ std::string candidate_text(const Candidate& candidate, const Machine& machine) {
 }
 
 std::string candidates_table(std::span<const Candidate> candidates) {
-  std::string text = fmt::format("{:<4} {:<52} {:>10} {:>12} {:>12} {:>7}\n", "", "strategy", "step", "peak", "tokens/s", "bubble");
+  std::string text =
+      fmt::format("{:<4} {:<52} {:>10} {:>12} {:>12} {:>7}\n", "", "strategy", "step", "peak", "tokens/s", "bubble");
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Prediction& p = candidates[i].predicted;
     fmt::format_to(std::back_inserter(text), "{:<4} {:<52} {:>10} {:>12} {:>12.4g} {:>5.1f} %\n", i + 1,
@@ -130,8 +135,8 @@ std::string frontier_table(const SearchResult& result) {
     const bool first = point.devices == result.baseline_devices;
     const std::string marginal = first ? "-" : fmt::format("{:.1f} %", 100 * point.marginal_efficiency);
     fmt::format_to(std::back_inserter(text), "{:>8} {:<52} {:>10} {:>12} {:>11} {:>9.1f} % {:>9}\n", point.devices,
-                   strategy_text(point.strategy), seconds_text(point.step_seconds), training, usd, 100 * point.efficiency,
-                   marginal);
+                   strategy_text(point.strategy), seconds_text(point.step_seconds), training, usd,
+                   100 * point.efficiency, marginal);
   }
   return text;
 }

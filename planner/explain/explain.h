@@ -25,8 +25,8 @@ std::string frontier_table(const SearchResult& result);
 /// What was not taken and why: illegal combinations, strategies over a limit, counts of what was priced.
 std::string why_not_text(const SearchResult& result);
 
-/// Chrome / Perfetto JSON of one simulated step (simulated with `record_events`): a process per stage, a thread per queue,
-/// and a counter of the bytes of activations kept. Beyond 200,000 instructions a block's run is one event.
+/// Chrome / Perfetto JSON of one simulated step (simulated with `record_events`): a process per stage, a thread per
+/// queue, and a counter of the bytes of activations kept. Beyond 200,000 instructions a block's run is one event.
 std::string chrome_trace(std::span<const Program> programs, const Simulation& simulation);
 
 }  // namespace foresail

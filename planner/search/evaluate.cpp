@@ -33,7 +33,8 @@ int64_t memory_per_device(const Machine& machine, int64_t devices) {
   return bytes * per_node / std::max<int64_t>(1, ranks_per_node);
 }
 
-Evaluator::Evaluator(const ModelSpec& model, const Job& job, const Machine& machine, const Stack& stack, int64_t devices)
+Evaluator::Evaluator(const ModelSpec& model, const Job& job, const Machine& machine, const Stack& stack,
+                     int64_t devices)
     : model_(model),
       job_(job),
       machine_(machine),

@@ -20,8 +20,8 @@ constexpr const char* kOverDeadline = "over the deadline";
 constexpr const char* kOverBudget = "over the budget";
 constexpr size_t kNearestTried = 12;  // strategies of least memory bound that are compiled to find the nearest plan
 
-/// What a plan of `step_seconds` on this device count is worth: smaller is better, proportional to the step time, so that
-/// a bound on the step is a bound on the objective.
+/// What a plan of `step_seconds` on this device count is worth: smaller is better, proportional to the step time, so
+/// that a bound on the step is a bound on the objective.
 class Worth {
  public:
   Worth(const SearchRequest& request, const Evaluator& evaluator, int64_t devices) {
@@ -50,7 +50,8 @@ struct Ranked {
 /// Ties go to less memory, fewer devices, then the simpler strategy.
 auto order_of(const Ranked& plan) {
   const Strategy& s = plan.candidate.strategy;
-  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.recompute, s.micro_batch);
+  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.recompute,
+                         s.micro_batch);
 }
 bool better(const Ranked& a, const Ranked& b) { return order_of(a) < order_of(b); }
 
@@ -72,7 +73,7 @@ class Search {
 
   const SearchRequest& request_;
   SearchResult result_;
-  std::vector<Ranked> best_;                        // of all device counts, at most `top`
+  std::vector<Ranked> best_;  // of all device counts, at most `top`
   std::map<int64_t, Ranked> best_of_count_;
   std::vector<std::pair<int64_t, Strategy>> too_large_;  // memory bound or peak, strategy
   std::optional<Ranked> nearest_over_limit_;
@@ -183,13 +184,13 @@ void Search::fill_frontier() {
     point.tokens_per_second_per_device = predicted.tokens_per_second_per_device;
     point.train_seconds = plan.candidate.budget.train_seconds;
     point.usd = plan.candidate.budget.usd;
-    const double baseline =
-        previous == nullptr ? predicted.tokens_per_second_per_device : result_.frontier.front().tokens_per_second_per_device;
+    const double baseline = previous == nullptr ? predicted.tokens_per_second_per_device
+                                                : result_.frontier.front().tokens_per_second_per_device;
     point.efficiency = predicted.tokens_per_second_per_device / baseline;
     if (previous != nullptr) {
       const double before = previous->tokens_per_second_per_device * static_cast<double>(previous->devices);
-      point.marginal_efficiency = (predicted.tokens_per_second - before) /
-                                  static_cast<double>(devices - previous->devices) / baseline;
+      point.marginal_efficiency =
+          (predicted.tokens_per_second - before) / static_cast<double>(devices - previous->devices) / baseline;
     }
     result_.frontier.push_back(point);
     previous = &result_.frontier.back();
@@ -198,8 +199,8 @@ void Search::fill_frontier() {
   for (Candidate& candidate : result_.plans) {
     for (const FrontierPoint& point : result_.frontier) {
       if (point.devices != candidate.strategy.devices()) continue;
-      candidate.efficiency = candidate.predicted.tokens_per_second_per_device /
-                             result_.frontier.front().tokens_per_second_per_device;
+      candidate.efficiency =
+          candidate.predicted.tokens_per_second_per_device / result_.frontier.front().tokens_per_second_per_device;
       candidate.marginal_efficiency = point.marginal_efficiency;
     }
   }
@@ -211,7 +212,8 @@ void Search::explain_failure() {
     failure.limit = "legality";
     int64_t most = 0;
     for (const auto& [reason, count] : result_.illegal) {
-      if (count > most) most = count, failure.explanation = fmt::format("no strategy is legal; most often because {}", reason);
+      if (count > most)
+        most = count, failure.explanation = fmt::format("no strategy is legal; most often because {}", reason);
     }
     if (most == 0) failure.explanation = "no strategy has the fixed keys on these device counts";
     result_.infeasible = std::move(failure);
@@ -222,18 +224,19 @@ void Search::explain_failure() {
   const bool late = request_.deadline_seconds > 0 && nearest.budget.train_seconds &&
                     *nearest.budget.train_seconds > request_.deadline_seconds;
   failure.limit = late ? "deadline" : "budget";
-  failure.explanation =
-      late ? fmt::format("the deadline binds: the fastest plan needs {:.3g} days, {:.3g} are allowed",
-                         *nearest.budget.train_seconds / 86400, request_.deadline_seconds / 86400)
-           : fmt::format("the budget binds: the cheapest plan costs {:.4g} USD, {:.4g} are allowed", *nearest.budget.usd,
-                         request_.budget_usd);
+  failure.explanation = late ? fmt::format("the deadline binds: the fastest plan needs {:.3g} days, {:.3g} are allowed",
+                                           *nearest.budget.train_seconds / 86400, request_.deadline_seconds / 86400)
+                             : fmt::format("the budget binds: the cheapest plan costs {:.4g} USD, {:.4g} are allowed",
+                                           *nearest.budget.usd, request_.budget_usd);
   failure.nearest = nearest;
   result_.infeasible = std::move(failure);
 }
 
-/// The nearest plan is the one whose compiled peak misses by least: bounds rank the strategies, the first few are compiled.
+/// The nearest plan is the one whose compiled peak misses by least: bounds rank the strategies, the first few are
+/// compiled.
 void Search::explain_memory() {
-  std::stable_sort(too_large_.begin(), too_large_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::stable_sort(too_large_.begin(), too_large_.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   if (too_large_.size() > kNearestTried) too_large_.resize(kNearestTried);
   Infeasible failure;
   failure.limit = "memory";
@@ -249,8 +252,9 @@ void Search::explain_memory() {
   }
   if (failure.nearest) {
     const double peak = static_cast<double>(failure.nearest->predicted.peak_bytes);
-    failure.explanation = fmt::format("memory binds: the smallest plan needs {:.2f} GB per device, {:.2f} GB are allowed",
-                                      peak / 1e9, peak / least / 1e9);
+    failure.explanation =
+        fmt::format("memory binds: the smallest plan needs {:.2f} GB per device, {:.2f} GB are allowed", peak / 1e9,
+                    peak / least / 1e9);
   }
   result_.infeasible = std::move(failure);
 }

@@ -28,17 +28,17 @@ Objective objective_from_name(const std::string& name);
 
 struct SearchRequest {
   ModelSpec model;
-  Job job;                              ///< sequence_length and global_batch set
+  Job job;  ///< sequence_length and global_batch set
   Machine machine;
   Stack stack;
-  std::vector<int64_t> device_counts;   ///< ascending
-  StrategyText fixed;                   ///< keys that must have this value
-  int64_t memory_bytes = 0;             ///< ceiling per device; 0: what the device has
+  std::vector<int64_t> device_counts;  ///< ascending
+  StrategyText fixed;                  ///< keys that must have this value
+  int64_t memory_bytes = 0;            ///< ceiling per device; 0: what the device has
   Objective objective = Objective::time;
-  double deadline_seconds = 0;          ///< 0: none; else train_seconds must not exceed it
-  double budget_usd = 0;                ///< 0: none
-  int64_t top = 5;                      ///< plans kept, the best included
-  bool prune = true;                    ///< false: bounds switched off (same answer, more work)
+  double deadline_seconds = 0;  ///< 0: none; else train_seconds must not exceed it
+  double budget_usd = 0;        ///< 0: none
+  int64_t top = 5;              ///< plans kept, the best included
+  bool prune = true;            ///< false: bounds switched off (same answer, more work)
 };
 
 /// One strategy that was compiled and played.
@@ -62,21 +62,21 @@ struct FrontierPoint {
 
 /// What failed and what would be nearest, when no plan is left.
 struct Infeasible {
-  std::string limit;                     ///< "memory", "deadline", "budget" or "legality"
-  std::string explanation;               ///< one line for people
-  std::optional<Candidate> nearest;      ///< the plan that misses the limit by least
+  std::string limit;                 ///< "memory", "deadline", "budget" or "legality"
+  std::string explanation;           ///< one line for people
+  std::optional<Candidate> nearest;  ///< the plan that misses the limit by least
 };
 
 struct SearchResult {
-  std::vector<Candidate> plans;          ///< best first, at most `top`
-  std::vector<FrontierPoint> frontier;   ///< by device count
+  std::vector<Candidate> plans;         ///< best first, at most `top`
+  std::vector<FrontierPoint> frontier;  ///< by device count
   int64_t baseline_devices = 0;
   std::optional<Infeasible> infeasible;
-  int64_t strategies = 0;                ///< legal ones: refused + bounded + evaluated
+  int64_t strategies = 0;  ///< legal ones: refused + bounded + evaluated
   int64_t evaluated = 0, bounded = 0, simulated = 0;
   std::map<std::string, int64_t> refused;  ///< legal but over a limit, by reason
   std::map<std::string, int64_t> illegal;  ///< why-not of combinations that are no strategy at all
-  double seconds = 0;                    ///< spent searching
+  double seconds = 0;                      ///< spent searching
 };
 
 /// Throws bad_input if a fixed key contradicts every device count.
@@ -105,6 +105,7 @@ struct ProposedBatch {
   int64_t sequences = 0;
   std::string reason;
 };
-ProposedBatch propose_global_batch(const ModelSpec& model, int64_t sequence_length, const std::vector<int64_t>& device_counts);
+ProposedBatch propose_global_batch(const ModelSpec& model, int64_t sequence_length,
+                                   const std::vector<int64_t>& device_counts);
 
 }  // namespace foresail

@@ -47,7 +47,8 @@ double published_tokens_per_step(double parameters) {
   if (parameters <= rows.front().parameters) return rows.front().tokens * parameters / rows.front().parameters;
   for (size_t i = 1; i < rows.size(); ++i) {
     if (parameters > rows[i].parameters) continue;
-    const double t = std::log(parameters / rows[i - 1].parameters) / std::log(rows[i].parameters / rows[i - 1].parameters);
+    const double t =
+        std::log(parameters / rows[i - 1].parameters) / std::log(rows[i].parameters / rows[i - 1].parameters);
     return rows[i - 1].tokens * std::pow(rows[i].tokens / rows[i - 1].tokens, t);
   }
   return rows.back().tokens;
@@ -61,7 +62,8 @@ std::vector<int64_t> parse_device_counts(const std::string& text, const Machine&
   std::set<int64_t> counts;
   if (range != std::string::npos) {
     const int64_t first = parse_count(text.substr(0, range)), last = parse_count(text.substr(range + 2));
-    if (first > last) throw_bad_input(fmt::format("--devices '{}'", text), "the range is empty", "write A..B with A <= B");
+    if (first > last)
+      throw_bad_input(fmt::format("--devices '{}'", text), "the range is empty", "write A..B with A <= B");
     for (int64_t count = first; count <= last; ++count) counts.insert(count);
   } else {
     size_t begin = 0;

@@ -54,7 +54,8 @@ Space space_of(const SearchRequest& request, int64_t devices) {
       strategy.tp = tp, strategy.pp = pp, strategy.dp = devices / tp / pp;
       // A batch that dp does not divide is one combination, refused by `legal` with its reason.
       const bool divides = request.job.global_batch % strategy.dp == 0;
-      std::vector<int64_t> micro_batches = divides ? divisors(request.job.global_batch / strategy.dp) : std::vector<int64_t>{1};
+      std::vector<int64_t> micro_batches =
+          divides ? divisors(request.job.global_batch / strategy.dp) : std::vector<int64_t>{1};
       if (request.fixed.names("micro_batch")) micro_batches = {request.fixed.strategy.micro_batch};
       for (const int64_t micro_batch : micro_batches) {
         strategy.micro_batch = micro_batch;
@@ -74,13 +75,14 @@ int64_t MemoryBound::bytes(const Strategy& strategy) {
   if (is_new) {
     int64_t elements = 0;
     for (const ParameterSlice& slice : parameter_slices(model_, strategy, 0, 0)) elements += slice.elements();
-    const int64_t per_element = size_of(precision.parameter) + size_of(precision.gradient) + 2 * size_of(precision.moment) +
-                                (precision.master_copy ? size_of(DType::f32) : 0);
+    const int64_t per_element = size_of(precision.parameter) + size_of(precision.gradient) +
+                                2 * size_of(precision.moment) + (precision.master_copy ? size_of(DType::f32) : 0);
     at->second = elements * per_element;
   }
   const int64_t micro_batches = job_.global_batch / (strategy.dp * strategy.micro_batch);
   const int64_t layers = stage_layers(model_.layers, strategy.pp)[0].count;
-  const int64_t layer_input = strategy.micro_batch * job_.sequence_length * model_.hidden * size_of(precision.activation);
+  const int64_t layer_input =
+      strategy.micro_batch * job_.sequence_length * model_.hidden * size_of(precision.activation);
   return at->second + std::min(micro_batches, strategy.pp) * layers * layer_input;
 }
 

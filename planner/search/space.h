@@ -1,4 +1,5 @@
-// The strategies of a device count, in a fixed order, and bounds on what they need that are cheaper than compiling them.
+// The strategies of a device count, in a fixed order, and bounds on what they need that are cheaper than compiling
+// them.
 #pragma once
 
 #include <cstdint>

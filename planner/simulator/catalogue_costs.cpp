@@ -16,14 +16,14 @@ namespace {
 
 /// What kernels of a device generation reach, fitted on published runs (docs/planning.md).
 struct Generation {
-  std::string_view device;       // name of the device begins with this
-  double ramp_k;                 // see GemmDevice
-  double flash_rate;             // fraction of peak of forward flash attention, causal FLOPs counted
+  std::string_view device;  // name of the device begins with this
+  double ramp_k;            // see GemmDevice
+  double flash_rate;        // fraction of peak of forward flash attention, causal FLOPs counted
 };
 constexpr std::array<Generation, 2> kGenerations = {{{"A100", 150, 0.34}, {"H100", 300, 0.19}}};
-constexpr double kFlashBackwardRate = 0.9;       // backward relative to forward, per FLOP
-constexpr double kBatchedScoreRate = 0.6;        // batched products of unfused attention relative to large products
-constexpr double kAccumulateTraffic = 3;         // unfused "grad += new": read both, write one
+constexpr double kFlashBackwardRate = 0.9;  // backward relative to forward, per FLOP
+constexpr double kBatchedScoreRate = 0.6;   // batched products of unfused attention relative to large products
+constexpr double kAccumulateTraffic = 3;    // unfused "grad += new": read both, write one
 
 // A ring of g ranks inside a node reaches the stack's fraction of the links less this share over g: NCCL tables of A100
 // nodes, 193 GB/s with 2 ranks and 228 GB/s with 8.
@@ -68,10 +68,10 @@ double positive(const Machine& machine, const char* field, const Sourced& figure
 bool fitted_for(const Stack& stack, const std::string& device) {
   const std::string generation = device.substr(0, device.find('-'));
   const auto efficiency = stack.constant_sources.find("matrix_efficiency");
-  if (efficiency == stack.constant_sources.end() || efficiency->second.find(generation) == std::string::npos) return false;
-  return std::none_of(stack.constant_sources.begin(), stack.constant_sources.end(), [](const auto& constant) {
-    return constant.second.find("not fitted") != std::string::npos;
-  });
+  if (efficiency == stack.constant_sources.end() || efficiency->second.find(generation) == std::string::npos)
+    return false;
+  return std::none_of(stack.constant_sources.begin(), stack.constant_sources.end(),
+                      [](const auto& constant) { return constant.second.find("not fitted") != std::string::npos; });
 }
 
 CatalogueCosts::CatalogueCosts(const Machine& machine, const Stack& stack) : machine_(machine), stack_(stack) {
@@ -162,8 +162,8 @@ Cost CatalogueCosts::collective_seconds(InstructionKind kind, int64_t bytes, con
   const double passes = kind == InstructionKind::all_reduce ? 2 : 1;
   const double volume = passes * (g - 1) / g * static_cast<double>(bytes);
   const double in_node = static_cast<double>(std::max<int64_t>(span.per_node, 2));
-  const double node_link = machine_.intra_node.bytes_per_second.value * stack_.intra_node_efficiency *
-                           (1 - kSmallGroupLoss / in_node);
+  const double node_link =
+      machine_.intra_node.bytes_per_second.value * stack_.intra_node_efficiency * (1 - kSmallGroupLoss / in_node);
   const double inside = passes * static_cast<double>(span.per_node - 1) * machine_.intra_node.latency_seconds.value;
   const double fixed = stack_.collective_seconds + stack_.launch_seconds;
   if (span.per_node >= span.size) return {fixed + inside + volume / node_link, kCollectiveSpread};

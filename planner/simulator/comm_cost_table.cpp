@@ -58,14 +58,16 @@ Cost CommCostTable::read(const Curve& curve, int64_t bytes) {
     }
     beta = std::clamp(beta, rate / 2, rate);  // alpha >= 0, and noise must not make large transfers free
     const double octaves = std::log2(static_cast<double>(bytes) / static_cast<double>(last.bytes));
-    return {last.seconds + beta * static_cast<double>(bytes - last.bytes), last.spread + kSpreadPerOctaveOutside * octaves};
+    return {last.seconds + beta * static_cast<double>(bytes - last.bytes),
+            last.spread + kSpreadPerOctaveOutside * octaves};
   }
   const auto high = std::lower_bound(curve.begin(), curve.end(), bytes,
                                      [](const Point& point, int64_t value) { return point.bytes < value; });
   const auto low = high - 1;
   const double t = std::log(static_cast<double>(bytes) / static_cast<double>(low->bytes)) /
                    std::log(static_cast<double>(high->bytes) / static_cast<double>(low->bytes));
-  return {std::exp((1 - t) * std::log(low->seconds) + t * std::log(high->seconds)), std::max(low->spread, high->spread)};
+  return {std::exp((1 - t) * std::log(low->seconds) + t * std::log(high->seconds)),
+          std::max(low->spread, high->spread)};
 }
 
 std::optional<Cost> CommCostTable::find(const std::string& kind, int64_t group_size, int64_t bytes) const {
@@ -74,13 +76,14 @@ std::optional<Cost> CommCostTable::find(const std::string& kind, int64_t group_s
   const auto octaves = [group_size](int64_t ranks) {
     return std::abs(std::log2(static_cast<double>(group_size) / static_cast<double>(ranks)));
   };
-  const auto nearest = std::min_element(by_size->second.begin(), by_size->second.end(), [&](const auto& a, const auto& b) {
-    return octaves(a.first) < octaves(b.first);
-  });
+  const auto nearest =
+      std::min_element(by_size->second.begin(), by_size->second.end(),
+                       [&](const auto& a, const auto& b) { return octaves(a.first) < octaves(b.first); });
   const Cost measured = read(nearest->second, bytes);
   if (nearest->first == group_size) return measured;
   const double latency = std::min(measured.seconds, nearest->second.front().seconds);
-  const double latency_growth = std::log2(static_cast<double>(group_size)) / std::log2(static_cast<double>(nearest->first));
+  const double latency_growth =
+      std::log2(static_cast<double>(group_size)) / std::log2(static_cast<double>(nearest->first));
   const double transfer_growth = ring_share(group_size) / ring_share(nearest->first);
   return Cost{latency * latency_growth + (measured.seconds - latency) * transfer_growth,
               measured.spread + kSpreadPerOctaveOfRanks * octaves(nearest->first)};

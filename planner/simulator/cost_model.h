@@ -20,8 +20,8 @@ struct Cost {
 
 /// Where the ranks of a communicating group sit.
 struct GroupSpan {
-  int64_t size = 1;             ///< ranks
-  int64_t per_node = 1;         ///< of them in one node
+  int64_t size = 1;                     ///< ranks
+  int64_t per_node = 1;                 ///< of them in one node
   int64_t sibling_groups_per_node = 1;  ///< groups that use the node's links at the same time
 };
 

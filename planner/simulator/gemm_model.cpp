@@ -17,11 +17,11 @@ struct Tile {
 constexpr std::array<Tile, 6> kTiles = {
     {{256, 128, 1}, {128, 256, 1}, {128, 128, 0.95}, {128, 64, 0.8}, {64, 128, 0.8}, {64, 64, 0.6}}};
 constexpr std::array<int64_t, 4> kSplits = {1, 2, 4, 8};
-constexpr int64_t kLeastSplitK = 512;        // a split shorter than this is not worth its reduction
-constexpr int64_t kMostWavesWhenSplit = 4;   // more tiles than this fill the device without splitting
+constexpr int64_t kLeastSplitK = 512;       // a split shorter than this is not worth its reduction
+constexpr int64_t kMostWavesWhenSplit = 4;  // more tiles than this fill the device without splitting
 constexpr double kUnalignedRate = 0.3;
 constexpr int64_t kAlignment = 8;
-constexpr double kPartialSumBytes = 8;       // one fp32 partial sum written and read again
+constexpr double kPartialSumBytes = 8;  // one fp32 partial sum written and read again
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

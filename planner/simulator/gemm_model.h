@@ -11,11 +11,11 @@ struct GemmShape {
 };
 
 struct GemmDevice {
-  double peak_flops_per_second = 0;         ///< dense, of this dtype
-  double matrix_efficiency = 1;             ///< fraction of peak that a large product reaches
-  double memory_bytes_per_second = 0;       ///< reached, not the datasheet's
+  double peak_flops_per_second = 0;    ///< dense, of this dtype
+  double matrix_efficiency = 1;        ///< fraction of peak that a large product reaches
+  double memory_bytes_per_second = 0;  ///< reached, not the datasheet's
   int64_t multiprocessors = 1;
-  double ramp_k = 150;                      ///< k lost to filling and draining a tile's pipeline
+  double ramp_k = 150;  ///< k lost to filling and draining a tile's pipeline
 };
 
 /// Without launch. The best over tile shapes and split-K factors of ceil(tiles * split / SMs) waves; never faster than

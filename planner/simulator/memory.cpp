@@ -9,15 +9,16 @@
 namespace foresail {
 namespace {
 
-/// FLOPs of replayed products and attention in one step of this stage's rank. Attention counts like the model FLOPs: the
-/// full square even if causal.
+/// FLOPs of replayed products and attention in one step of this stage's rank. Attention counts like the model FLOPs:
+/// the full square even if causal.
 double replayed_flops(const Program& program) {
   const std::vector<int64_t> executions = block_executions(program);
   double flops = 0;
   for (size_t b = 0; b < program.blocks.size(); ++b) {
     const Block& block = program.blocks[b];
     for (const Instruction& instruction : block.instructions) {
-      if (instruction.kind != InstructionKind::op || instruction.time != TimeKind::recompute || executions[b] == 0) continue;
+      if (instruction.kind != InstructionKind::op || instruction.time != TimeKind::recompute || executions[b] == 0)
+        continue;
       const OpInstance op = op_instance(block, instruction);
       double once = 0;
       switch (op.kind) {
@@ -61,7 +62,8 @@ Prediction memory_prediction(std::span<const Program> stages, const Target& targ
   return prediction;
 }
 
-void fill_rates(std::span<const Program> stages, int64_t devices, double peak_flops_per_second, Prediction& prediction) {
+void fill_rates(std::span<const Program> stages, int64_t devices, double peak_flops_per_second,
+                Prediction& prediction) {
   ensure(prediction.step_seconds > 0 && devices > 0, "a step takes time on at least one device");
   const Program& first = stages[0];
   const double tokens =

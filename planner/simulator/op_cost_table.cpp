@@ -10,9 +10,9 @@
 namespace foresail {
 namespace {
 
-constexpr size_t kNeighbours = 8;          // of a shape in three dimensions: a cell's corners
+constexpr size_t kNeighbours = 8;  // of a shape in three dimensions: a cell's corners
 constexpr int kFitRounds = 2000;
-constexpr double kSpreadPerOctave = 0.05;  // of distance to the nearest measured shape
+constexpr double kSpreadPerOctave = 0.05;         // of distance to the nearest measured shape
 constexpr double kSpreadPerOctaveOutside = 0.10;  // beyond the measured range
 
 double median(std::vector<double> values) {
@@ -49,10 +49,12 @@ std::vector<double> fit_trend(const Points& points) {
   Eigen::MatrixXd normal = Eigen::MatrixXd::Zero(terms, terms);
   Eigen::VectorXd right = Eigen::VectorXd::Zero(terms), scale = Eigen::VectorXd::Zero(terms), row(terms);
   for (const auto& point : points) {
-    for (Eigen::Index i = 0; i < terms; ++i) scale(i) = std::max(scale(i), point.shape.terms[static_cast<size_t>(i)] / point.seconds);
+    for (Eigen::Index i = 0; i < terms; ++i)
+      scale(i) = std::max(scale(i), point.shape.terms[static_cast<size_t>(i)] / point.seconds);
   }
   for (const auto& point : points) {
-    for (Eigen::Index i = 0; i < terms; ++i) row(i) = point.shape.terms[static_cast<size_t>(i)] / point.seconds / scale(i);
+    for (Eigen::Index i = 0; i < terms; ++i)
+      row(i) = point.shape.terms[static_cast<size_t>(i)] / point.seconds / scale(i);
     normal += row * row.transpose();
     right += row;
   }
@@ -109,8 +111,9 @@ std::optional<Cost> OpCostTable::find(const std::string& signature) const {
   return interpolate(family->second, *wanted);
 }
 
-/// A trend with a meaning (fixed, per operand, per FLOP) times what the nearest measured shapes deviate from it, weighted
-/// by inverse squared distance in the log of the shape (Shepard 1968) and fading outside of the measured range.
+/// A trend with a meaning (fixed, per operand, per FLOP) times what the nearest measured shapes deviate from it,
+/// weighted by inverse squared distance in the log of the shape (Shepard 1968) and fading outside of the measured
+/// range.
 Cost OpCostTable::interpolate(const Family& family, const OpShape& wanted) const {
   std::vector<std::pair<double, const Point*>> near;
   for (const Point& point : family.points) near.emplace_back(distance(point.shape.position, wanted.position), &point);

@@ -16,8 +16,8 @@ class OpCostTable {
  public:
   explicit OpCostTable(const ProfileTable& table);
 
-  /// In sequence as measured; else alone, times what ops of this kind were seen to differ in sequence; else read between
-  /// the measured shapes of the same family. Empty if nothing of the family was measured.
+  /// In sequence as measured; else alone, times what ops of this kind were seen to differ in sequence; else read
+  /// between the measured shapes of the same family. Empty if nothing of the family was measured.
   std::optional<Cost> find(const std::string& signature) const;
 
  private:
@@ -26,8 +26,8 @@ class OpCostTable {
     double seconds = 0, spread = 0;
   };
   struct Family {
-    std::vector<Point> points;   // ascending work
-    std::vector<double> trend;   // seconds per term of OpShape::terms; empty for one-dimensional families
+    std::vector<Point> points;  // ascending work
+    std::vector<double> trend;  // seconds per term of OpShape::terms; empty for one-dimensional families
   };
   Cost interpolate(const Family& family, const OpShape& wanted) const;
   /// Octaves by which a shape lies outside of the measured range, summed over its dimensions.

@@ -18,8 +18,9 @@ Cost price_instruction(const Program& program, const Block& block, const Instruc
                                       span_of(program.mesh, instruction.group, program.stage, devices_per_node));
     case InstructionKind::send: return {costs.issue_seconds(), 0};
     case InstructionKind::receive:
-      return costs.message_seconds(communication_bytes(block, instruction),
-                                   crosses_nodes(program.mesh, program.stage, instruction.peer_stage, devices_per_node));
+      return costs.message_seconds(
+          communication_bytes(block, instruction),
+          crosses_nodes(program.mesh, program.stage, instruction.peer_stage, devices_per_node));
     case InstructionKind::wait_send: return {};
   }
   return {};
@@ -44,8 +45,11 @@ void build_steps(const Block& block, bool merge, PricedBlock& priced) {
       priced.steps.back().seconds += priced.costs[i].seconds;
       ++priced.steps.back().instructions;
     } else {
-      PricedStep step{instruction.kind, instruction.queue, instruction.time, instruction.group, instruction.peer_stage,
-                      instruction.channel, static_cast<int32_t>(i), 1, priced.costs[i].seconds, {}};
+      PricedStep step{instruction.kind,        instruction.queue,
+                      instruction.time,        instruction.group,
+                      instruction.peer_stage,  instruction.channel,
+                      static_cast<int32_t>(i), 1,
+                      priced.costs[i].seconds, {}};
       for (const int32_t wait : instruction.waits) {
         ensure(wait >= 0 && static_cast<size_t>(wait) < i, "an instruction waits for earlier ones");
         step.waits.push_back(step_of[static_cast<size_t>(wait)]);

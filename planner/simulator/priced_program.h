@@ -23,8 +23,8 @@ struct PricedStep {
 
 struct PricedBlock {
   std::vector<PricedStep> steps;
-  std::vector<Cost> costs;     ///< by instruction
-  bool used = false;           ///< by the schedule; other blocks are not priced
+  std::vector<Cost> costs;  ///< by instruction
+  bool used = false;        ///< by the schedule; other blocks are not priced
 };
 
 struct PricedProgram {
@@ -32,8 +32,8 @@ struct PricedProgram {
   std::vector<PricedBlock> blocks;
 };
 
-/// `merge` = false keeps one step per instruction. Prices only what the schedule calls (the startup phase runs once, not
-/// in a step). Throws what the cost model throws. `program` must outlive the result.
+/// `merge` = false keeps one step per instruction. Prices only what the schedule calls (the startup phase runs once,
+/// not in a step). Throws what the cost model throws. `program` must outlive the result.
 PricedProgram price(const Program& program, const CostModel& costs, int64_t devices_per_node, bool merge);
 
 /// How often each block is executed in one step.

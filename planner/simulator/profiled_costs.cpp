@@ -29,9 +29,8 @@ const ProfileTable& choose_table(const Machine& machine, int ranks, int threads)
   const auto distance = [&](const ProfileTable& table) {
     return 4 * octaves(threads, table.threads) + octaves(ranks, table.ranks);
   };
-  return *std::min_element(machine.tables.begin(), machine.tables.end(), [&](const ProfileTable& a, const ProfileTable& b) {
-    return distance(a) < distance(b);
-  });
+  return *std::min_element(machine.tables.begin(), machine.tables.end(),
+                           [&](const ProfileTable& a, const ProfileTable& b) { return distance(a) < distance(b); });
 }
 
 class ProfiledCosts final : public CostModel {

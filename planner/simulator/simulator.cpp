@@ -44,7 +44,7 @@ struct Stage {
   Played bulk_before_call;         // the latest bulk collective of earlier calls
   Played data_latest, bulk_latest;
   std::array<double, kQueues> free_at{};
-  std::array<size_t, 4> joint_count{};                  // joint collectives passed, by group kind
+  std::array<size_t, 4> joint_count{};                   // joint collectives passed, by group kind
   std::map<int32_t, std::vector<uint64_t>> outstanding;  // sends by channel
   std::vector<Played> played;                            // steps of this call
   TimePrediction time;
@@ -88,7 +88,8 @@ class Player {
   int32_t stages_of(GroupKind group) const;
   void finish(Stage& stage, const PricedStep& step, const Played& played, const Played* cause);
   void charge_gap(Stage& stage, double from, double to, const Played* cause) const;
-  void record(int32_t index, const Stage& stage, const PricedStep& step, const ScheduleEntry& entry, const Played& played);
+  void record(int32_t index, const Stage& stage, const PricedStep& step, const ScheduleEntry& entry,
+              const Played& played);
   [[noreturn]] void report_deadlock() const;
   void close();
 
@@ -334,9 +335,10 @@ double own_spread(const PricedProgram& priced) {
       const double total = cost.seconds * static_cast<double>(executions[b]);
       if (total <= 0) continue;
       const Instruction& instruction = block.instructions[i];
-      const std::string key = instruction.kind == InstructionKind::op
-                                  ? signature(op_instance(block, instruction))
-                                  : fmt::format("{}/{}", static_cast<int>(instruction.kind), static_cast<int>(instruction.group));
+      const std::string key =
+          instruction.kind == InstructionKind::op
+              ? signature(op_instance(block, instruction))
+              : fmt::format("{}/{}", static_cast<int>(instruction.kind), static_cast<int>(instruction.group));
       auto& entry = by_instruction[key];
       entry.first += total;
       entry.second += total * cost.spread;

@@ -3,10 +3,10 @@
 // Rules. Instructions of one queue run in program order. Inside a block an instruction also starts no earlier than the
 // ones it waits for. Across blocks: work beside the compute queue starts no earlier than the compute work issued before
 // its block; compute work of a block starts no earlier than the receives and inline collectives of earlier blocks; bulk
-// collectives are joined by the phases that read what they reduce (grad_norm, update). A send costs its issue; a receive
-// begins when it is reached and its message was posted and then lasts the message's duration; wait_send ends when every
-// outstanding message of its channel has arrived. A collective over ranks of several stages begins when the last stage
-// reaches it; ranks of one stage behave alike and arrive together.
+// collectives are joined by the phases that read what they reduce (grad_norm, update). A send costs its issue; a
+// receive begins when it is reached and its message was posted and then lasts the message's duration; wait_send ends
+// when every outstanding message of its channel has arrived. A collective over ranks of several stages begins when the
+// last stage reaches it; ranks of one stage behave alike and arrive together.
 #pragma once
 
 #include <cstdint>
@@ -31,30 +31,31 @@ struct SimulatedEvent {
 
 struct Simulation {
   double step_seconds = 0, low = 0, high = 0;
-  TimePrediction time;                       ///< of the class that finishes last; the values sum to step_seconds
-  std::vector<double> stage_seconds;         ///< busy time of each stage
+  TimePrediction time;                ///< of the class that finishes last; the values sum to step_seconds
+  std::vector<double> stage_seconds;  ///< busy time of each stage
   std::vector<SimulatedEvent> events;
-  int64_t instructions = 0;                  ///< played, of all stages
+  int64_t instructions = 0;  ///< played, of all stages
 };
 
 struct SimulationOptions {
   bool record_events = false;
-  int64_t devices_per_node = 1;              ///< ranks are placed in world order, node by node
+  int64_t devices_per_node = 1;  ///< ranks are placed in world order, node by node
 };
 
 /// `stages` holds the Program of every pipeline stage, in order. Throws environment_failed (a defect) on a deadlock.
 ///
 /// low and high bound an 80 % interval: step_seconds times 1 -+ sqrt(own^2 + common^2). `own` adds the spreads of
-/// distinct instructions in quadrature, each weighted by its share of the busiest stage's time: different measurements err
-/// independently, all executions of one err alike. `common` is the cost model's shared part, which never averages out.
+/// distinct instructions in quadrature, each weighted by its share of the busiest stage's time: different measurements
+/// err independently, all executions of one err alike. `common` is the cost model's shared part, which never averages
+/// out.
 Simulation simulate(std::span<const Program> stages, const CostModel& costs, const SimulationOptions& options);
 
-/// peak, arena and memory by kind on the stage with the largest peak. `activations` are the slots; `scratch` is what the
-/// arena holds beside parameters, gradients, optimizer state and slots: temporaries, data, constants, layout holes.
+/// peak, arena and memory by kind on the stage with the largest peak. `activations` are the slots; `scratch` is what
+/// the arena holds beside parameters, gradients, optimizer state and slots: temporaries, data, constants, layout holes.
 Prediction memory_prediction(std::span<const Program> stages, const Target& target);
 
-/// Rates and shares that follow from step_seconds: tokens per second, model FLOP/s, mfu, hfu. `devices` of the whole mesh,
-/// `peak_flops_per_second` of one; 0 leaves mfu and hfu 0.
+/// Rates and shares that follow from step_seconds: tokens per second, model FLOP/s, mfu, hfu. `devices` of the whole
+/// mesh, `peak_flops_per_second` of one; 0 leaves mfu and hfu 0.
 void fill_rates(std::span<const Program> stages, int64_t devices, double peak_flops_per_second, Prediction& prediction);
 
 }  // namespace foresail

@@ -87,8 +87,8 @@ TEST(CatalogueCosts, MemoryBoundOpsPayBytesAndALaunch) {
 TEST(CatalogueCosts, WeightGradientsPayForTheirAccumulation) {
   const auto costs = make_catalogue_cost_model(machine(), stack());
   const OpInstance forward{OpKind::linear, {}, {bf16({2048, 4096}), bf16({4096, 4096})}, {bf16({2048, 4096})}};
-  const OpInstance weight{OpKind::linear_backward_weight, {}, {bf16({2048, 4096}), bf16({2048, 4096})},
-                          {{DType::f32, {4096, 4096}}}};
+  const OpInstance weight{
+      OpKind::linear_backward_weight, {}, {bf16({2048, 4096}), bf16({2048, 4096})}, {{DType::f32, {4096, 4096}}}};
   const double accumulate = 3 * 4 * 4096.0 * 4096 / (2e12 * 0.85);
   EXPECT_GT(costs->op_seconds(weight).seconds, accumulate + 0.7 * costs->op_seconds(forward).seconds);
 }
@@ -109,8 +109,7 @@ TEST(CatalogueCosts, UnfusedScoresCostMoreThanFlashAttention) {
   OpAttributes a;
   a.sequence_length = 2048, a.heads = a.kv_heads = 12, a.head_dim = 128;
   const TensorType qkv = bf16({2048, 36 * 128}), o = bf16({2048, 1536}), s = bf16({1, 12, 2048, 2048});
-  const double flash =
-      costs->op_seconds({OpKind::attention, a, {qkv}, {o, {DType::f32, {1, 12, 2048}}}}).seconds;
+  const double flash = costs->op_seconds({OpKind::attention, a, {qkv}, {o, {DType::f32, {1, 12, 2048}}}}).seconds;
   const double unfused = costs->op_seconds({OpKind::attention_scores, a, {qkv}, {s}}).seconds +
                          costs->op_seconds({OpKind::attention_softmax, a, {s}, {s}}).seconds +
                          costs->op_seconds({OpKind::attention_context, a, {s, qkv}, {o}}).seconds;

@@ -84,7 +84,8 @@ TEST(Compiled, TheTraceNamesEveryStageAndEndsWithTheStep) {
   for (const SimulatedEvent& event : e.simulation.events) last = std::max(last, event.end_seconds);
   EXPECT_NEAR(last, e.candidate.predicted.step_seconds, 1e-9 * last);
   const std::string trace = chrome_trace(e.programs, e.simulation);
-  for (const char* part : {"\"stage 0\"", "\"stage 1\"", "attention", "all_reduce", "receive from stage", "activations kept"}) {
+  for (const char* part :
+       {"\"stage 0\"", "\"stage 1\"", "attention", "all_reduce", "receive from stage", "activations kept"}) {
     EXPECT_NE(trace.find(part), std::string::npos) << part;
   }
 }

@@ -18,8 +18,8 @@ OpInstance linear(int64_t m, int64_t n, int64_t k) {
 }
 OpInstance add(int64_t rows) { return {OpKind::add, {}, {f32({rows, 256}), f32({rows, 256})}, {f32({rows, 256})}}; }
 
-/// A machine whose true costs are known: products approach 100 GFLOP/s as every dimension grows, element-wise ops stream
-/// 8 GB/s after 2 us, all-reduces are 10 us + bytes at 2 GB/s.
+/// A machine whose true costs are known: products approach 100 GFLOP/s as every dimension grows, element-wise ops
+/// stream 8 GB/s after 2 us, all-reduces are 10 us + bytes at 2 GB/s.
 double true_linear(double m, double n, double k) {
   const double rate = 100e9 / ((1 + 20 / m) * (1 + 60 / n) * (1 + 40 / k));
   return 2 * m * n * k / rate;
@@ -73,7 +73,8 @@ TEST(ProfiledCosts, InSequenceMeasurementsComeFirst) {
 
 TEST(ProfiledCosts, ShapesBetweenMeasuredOnesAreWithinTenPercent) {
   const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
-  for (const auto& [m, n, k] : {std::array<int64_t, 3>{256, 512, 512}, {100, 300, 200}, {1000, 96, 700}, {64, 1000, 128}}) {
+  for (const auto& [m, n, k] :
+       {std::array<int64_t, 3>{256, 512, 512}, {100, 300, 200}, {1000, 96, 700}, {64, 1000, 128}}) {
     const Cost cost = costs->op_seconds(linear(m, n, k));
     EXPECT_NEAR(cost.seconds / true_linear(m, n, k), 1, 0.10) << m << "x" << n << "x" << k;
     EXPECT_GT(cost.spread, 0.02);
@@ -99,7 +100,8 @@ TEST(ProfiledCosts, CollectivesAreReadBetweenSizesAndExtrapolatedBeyond) {
   const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
   const GroupSpan two{2, 2, 1};
   for (const int64_t bytes : {1024, 262144}) {
-    EXPECT_DOUBLE_EQ(costs->collective_seconds(InstructionKind::all_reduce, bytes, two).seconds, true_all_reduce(bytes));
+    EXPECT_DOUBLE_EQ(costs->collective_seconds(InstructionKind::all_reduce, bytes, two).seconds,
+                     true_all_reduce(bytes));
   }
   for (const int64_t bytes : {60000, 1000000, 16 << 20}) {
     const Cost cost = costs->collective_seconds(InstructionKind::all_reduce, bytes, two);
@@ -129,7 +131,8 @@ TEST(ProfiledCosts, AnotherRankCountTakesTheNearestTableAndSaysSo) {
 }
 
 TEST(ProfiledCosts, MoreRanksThanCoresShareThem) {
-  const auto fitting = make_profiled_cost_model(synthetic(), 2, 2), crowded = make_profiled_cost_model(synthetic(), 4, 2);
+  const auto fitting = make_profiled_cost_model(synthetic(), 2, 2),
+             crowded = make_profiled_cost_model(synthetic(), 4, 2);
   EXPECT_NEAR(crowded->op_seconds(add(64)).seconds / fitting->op_seconds(add(64)).seconds, 2, 1e-9);
 }
 
@@ -178,8 +181,9 @@ TEST(OpShape, SignaturesOfProductsAndAttentionReadBack) {
 }
 
 TEST(OpShape, DamagedSignaturesAreNoShapes) {
-  for (const char* text : {"", "linear", "linear/f32/8x8", "nonsense/f32/8x8->8x8", "linear/f32/8x-8,8x8->8x8",
-                           "linear/f32/8x8->8x8", "add/f32/8x8,8x8->8x8/q", "attention/f32/8x8->8x8/a1g1", "linear/f32/0x8,8x8->0x8"}) {
+  for (const char* text :
+       {"", "linear", "linear/f32/8x8", "nonsense/f32/8x8->8x8", "linear/f32/8x-8,8x8->8x8", "linear/f32/8x8->8x8",
+        "add/f32/8x8,8x8->8x8/q", "attention/f32/8x8->8x8/a1g1", "linear/f32/0x8,8x8->0x8"}) {
     EXPECT_FALSE(parse_signature(text)) << text;
   }
 }

@@ -71,7 +71,8 @@ TEST(Search, BoundsChangeTheWorkButNotTheAnswer) {
       EXPECT_EQ(pruned.plans[i].predicted.step_seconds, whole.plans[i].predicted.step_seconds);
     }
     ASSERT_EQ(pruned.frontier.size(), whole.frontier.size());
-    for (size_t i = 0; i < whole.frontier.size(); ++i) EXPECT_EQ(pruned.frontier[i].strategy, whole.frontier[i].strategy);
+    for (size_t i = 0; i < whole.frontier.size(); ++i)
+      EXPECT_EQ(pruned.frontier[i].strategy, whole.frontier[i].strategy);
     EXPECT_EQ(whole.bounded, 0);
     EXPECT_EQ(pruned.strategies, whole.strategies);
     EXPECT_LT(pruned.simulated, whole.simulated);
@@ -173,7 +174,8 @@ TEST(Search, EfficiencyIsRelativeToTheFewestDevicesThatFit) {
   EXPECT_DOUBLE_EQ(found.frontier[0].efficiency, 1);
   for (size_t i = 1; i < 4; ++i) {
     const FrontierPoint& point = found.frontier[i];
-    EXPECT_DOUBLE_EQ(point.efficiency, point.tokens_per_second_per_device / found.frontier[0].tokens_per_second_per_device);
+    EXPECT_DOUBLE_EQ(point.efficiency,
+                     point.tokens_per_second_per_device / found.frontier[0].tokens_per_second_per_device);
     EXPECT_LT(point.marginal_efficiency, found.frontier[i - 1].efficiency);
   }
 }
@@ -199,7 +201,8 @@ TEST(Search, TheTimeBoundNeverExceedsTheSimulatedStep) {
   for (const Strategy& strategy : all_legal(request, 8)) {
     const Evaluation e = evaluate(request.model, request.job, request.machine, request.stack, strategy, false);
     for (const Program& program : e.programs) {
-      EXPECT_LE(busy_seconds(program, *costs, 4), e.candidate.predicted.step_seconds * (1 + 1e-12)) << to_text(strategy);
+      EXPECT_LE(busy_seconds(program, *costs, 4), e.candidate.predicted.step_seconds * (1 + 1e-12))
+          << to_text(strategy);
     }
   }
 }

@@ -11,8 +11,8 @@ namespace foresail {
 namespace {
 
 using test::BlockBuilder;
-using test::PlainCosts;
 using test::pipeline;
+using test::PlainCosts;
 using test::sequence;
 
 double sum_of(const TimePrediction& t) {
@@ -108,7 +108,7 @@ TEST(Simulator, ACollectiveBesideComputeCostsOnlyItsExposedPart) {
   BlockBuilder builder;
   const int first = builder.op(2);
   const int reduce = builder.collective(GroupKind::tensor, Queue::inline_comm, TimeKind::tensor_comm, {first});
-  builder.op(3);            // independent: hides 3 of 5 seconds
+  builder.op(3);  // independent: hides 3 of 5 seconds
   builder.op(1, TimeKind::compute, {reduce});
   const std::vector<Program> stages = {sequence({{Phase::forward, builder.finish("block")}}, {1, 1, 2})};
   const Simulation result = simulate(stages, costs, {});
@@ -178,7 +178,7 @@ TEST(Simulator, ACollectiveOfTheWholeWorldStartsWithTheLastStage) {
   stages[0].blocks.push_back(tail.finish("update"));
   stages[0].schedule.push_back({Phase::update, 0, 0, 0});
   const Simulation result = simulate(stages, costs, {});
-  EXPECT_DOUBLE_EQ(result.step_seconds, 11);      // stage 0: 2, waits until 6, reduces, updates
+  EXPECT_DOUBLE_EQ(result.step_seconds, 11);  // stage 0: 2, waits until 6, reduces, updates
   EXPECT_DOUBLE_EQ(result.time.bubble, 4);
   EXPECT_DOUBLE_EQ(result.time.data_comm, 1);
 }

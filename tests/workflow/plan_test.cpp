@@ -52,8 +52,8 @@ TEST_F(PlanFiles, ThePlanFileHoldsWhatTrainNeeds) {
   EXPECT_EQ(parse_model_config(plan.model_config, "plan").layers, 12);
   EXPECT_EQ(plan.predicted.step_seconds, result.search.plans[0].predicted.step_seconds);
   // The embedded target compiles to the digests that the plan promises.
-  const Evaluation again = evaluate(result.request.model, plan.job, result.request.machine, result.request.stack,
-                                    plan.strategy, false);
+  const Evaluation again =
+      evaluate(result.request.model, plan.job, result.request.machine, result.request.stack, plan.strategy, false);
   for (size_t stage = 0; stage < again.programs.size(); ++stage) {
     EXPECT_EQ(program_digest(again.programs[stage]), plan.program_digests[stage]);
   }
@@ -76,9 +76,9 @@ TEST_F(PlanFiles, JsonHasTheKeysOfTheDesign) {
                           "peak_bytes_by_stage", "memory", "time", "scaling", "data"}) {
     EXPECT_TRUE(plan["predicted"].contains(key)) << key;
   }
-  for (const char* key : {"train_seconds", "device_hours", "usd", "usd_low", "usd_high", "usd_by_cause", "energy_kwh", "goodput",
-                          "expected_failures", "checkpoint_interval_seconds", "expected_lost_seconds_per_failure",
-                          "checkpoint_bytes", "storage_usd", "capacity"}) {
+  for (const char* key : {"train_seconds", "device_hours", "usd", "usd_low", "usd_high", "usd_by_cause", "energy_kwh",
+                          "goodput", "expected_failures", "checkpoint_interval_seconds",
+                          "expected_lost_seconds_per_failure", "checkpoint_bytes", "storage_usd", "capacity"}) {
     EXPECT_TRUE(plan["budget"].contains(key)) << key;
   }
   EXPECT_TRUE(plan["predicted"]["data"].is_null());

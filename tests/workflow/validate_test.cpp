@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <unistd.h>
 
 #include "core/error.h"
 #include "core/json.h"
@@ -78,9 +78,10 @@ TEST(Validate, FiguresPerStackAddUp) {
   }
   const Json json = parse_json(validate_result_to_json(result), "validate");
   EXPECT_EQ(json["rows"].size(), 6u);
-  for (const char* key : {"stack", "rows", "used", "refused", "mape", "median_ape", "p90_ape", "max_ape", "bias", "groups",
-                          "spearman_mean", "regret_mean", "regret_max", "memory_mape", "feasible_called_infeasible",
-                          "infeasible_called_feasible", "interval_coverage", "interval_width"}) {
+  for (const char* key :
+       {"stack", "rows", "used", "refused", "mape", "median_ape", "p90_ape", "max_ape", "bias", "groups",
+        "spearman_mean", "regret_mean", "regret_max", "memory_mape", "feasible_called_infeasible",
+        "infeasible_called_feasible", "interval_coverage", "interval_width"}) {
     EXPECT_TRUE(json["sources"][0].contains(key)) << key;
   }
   for (const char* key : {"id", "refused", "stack", "machine", "strategy", "assumed", "measured_seconds",
@@ -99,7 +100,8 @@ class ValidateFile : public ::testing::Test {
     return validate(options);
   }
   void TearDown() override { std::filesystem::remove(path_); }
-  std::filesystem::path path_ = std::filesystem::temp_directory_path() / ("validate_test_" + std::to_string(::getpid()));
+  std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / ("validate_test_" + std::to_string(::getpid()));
   const std::string header_ =
       "id,stack,model,family,layers,hidden,heads,vocab,seq_len,gpu,gpu_mem_gb,n_gpus,tp,pp,dp,microbatch,global_batch,"
       "recompute,zero_stage,step_time_s\n";
