@@ -20,7 +20,8 @@ CLI::Option* add_bytes(CLI::App& app, const std::string& name, int64_t& value, c
 CLI::Option* add_positive(CLI::App& app, const std::string& name, double& value, const std::string& help);
 CLI::Option* add_path(CLI::App& app, const std::string& name, std::filesystem::path& value, const std::string& help);
 
-/// A flag of the contract whose part is not built: its use is refused with one line. `takes_value`: it is followed by one.
+/// A flag of the contract whose part is not built: its use is refused with one line. `takes_value`: it is followed by
+/// one.
 void add_not_built(CLI::App& app, const std::string& name, bool takes_value, const std::string& help);
 
 /// The example at the end of a verb's help.

@@ -15,9 +15,9 @@ namespace foresail {
 /// The part that every rank runs. Several ranks: called in each of them; only rank 0's output reaches the user.
 using RankBody = std::function<Exit(Communicator&)>;
 
-/// In a rank: runs `body` over MPI. Otherwise asks `request` how many ranks are needed (it checks the input on the way) and
-/// runs `body` here over the local communicator if it is one, or starts them. Empty `arguments` of the request become this
-/// process's own.
+/// In a rank: runs `body` over MPI. Otherwise asks `request` how many ranks are needed (it checks the input on the way)
+/// and runs `body` here over the local communicator if it is one, or starts them. Empty `arguments` of the request
+/// become this process's own.
 Exit run_ranks(const RankEnvironment& environment, const std::function<LaunchRequest()>& request, const RankBody& body);
 
 }  // namespace foresail

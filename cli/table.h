@@ -6,8 +6,8 @@
 
 namespace foresail {
 
-/// Rows of text under a header. Columns that hold only numbers (with or without a unit after a space) stand right-aligned,
-/// the others left-aligned; columns are two spaces apart, lines have no trailing blanks.
+/// Rows of text under a header. Columns that hold only numbers (with or without a unit after a space) stand
+/// right-aligned, the others left-aligned; columns are two spaces apart, lines have no trailing blanks.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : header_(std::move(header)) {}

@@ -1,4 +1,5 @@
-// What a verb of the command line is. Each verb_*.cpp declares its flags and hands them to one function of another room.
+// What a verb of the command line is. Each verb_*.cpp declares its flags and hands them to one function of another
+// room.
 #pragma once
 
 #include <CLI/CLI.hpp>

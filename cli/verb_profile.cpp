@@ -1,5 +1,5 @@
 // foresail profile --out machine.json
-#include <charconv>
+#include <cstdio>
 #include <iostream>
 #include <memory>
 
@@ -21,7 +21,9 @@ struct Flags {
 };
 
 /// The hidden flag by which the launching process tells its ranks which pass they are: "RANKS:THREADS:SECONDS".
-std::string pass_text(const ProfilePass& pass) { return fmt::format("{}:{}:{}", pass.ranks, pass.threads, pass.budget_seconds); }
+std::string pass_text(const ProfilePass& pass) {
+  return fmt::format("{}:{}:{}", pass.ranks, pass.threads, pass.budget_seconds);
+}
 
 ProfilePass pass_from_text(const std::string& text) {
   ProfilePass pass;
@@ -37,8 +39,11 @@ Exit run_pass(const RankEnvironment& environment, const Flags& flags, const Prof
   return run_ranks(
       environment,
       [&] {
-        LaunchRequest request{.ranks = pass.ranks, .threads_per_rank = pass.threads, .arguments = own_arguments(),
-                              .hostfile = flags.hosts, .grace_seconds = kGraceSeconds,
+        LaunchRequest request{.ranks = pass.ranks,
+                              .threads_per_rank = pass.threads,
+                              .arguments = own_arguments(),
+                              .hostfile = flags.hosts,
+                              .grace_seconds = kGraceSeconds,
                               .mend = "run the same command again: it goes on where it stopped"};
         request.arguments.push_back("--pass=" + pass_text(pass));
         return request;
@@ -57,7 +62,9 @@ Exit run_profile(const RankEnvironment& environment, const Flags& flags) {
     if (exit != Exit::done) return exit;
   }
   const ProfileResult result = finish_profile(flags.options);
-  std::cout << (flags.json ? result.json : fmt::format("{}: {} measurements\n", result.out, result.measurements));
+  std::cout << (flags.json ? result.json
+                           : fmt::format("{}: {} measurements in {:.0f} s\n", result.out, result.measurements,
+                                         result.seconds));
   return Exit::done;
 }
 
@@ -73,7 +80,9 @@ std::function<Exit()> add_profile(CLI::App& app, const RankEnvironment& environm
   app.add_option_function<std::string>(
          "--device",
          [](const std::string& device) {
-           if (device == "cuda") throw_bad_input("--device cuda", "this part of foresail is not built yet", "use --device cpu");
+           if (device == "cuda") {
+             throw_bad_input("--device cuda", "this part of foresail is not built yet", "use --device cpu");
+           }
          },
          "auto, cpu or cuda (default: auto)")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));

@@ -19,10 +19,14 @@ std::function<Exit()> add_sample(CLI::App& app, const RankEnvironment&) {
   app.add_option("--prompt", options.prompt, "The text to continue")->required();
   add_count(app, "--tokens", options.tokens, "How many tokens to draw (default: 200)");
   app.add_option("--temperature", options.temperature, "0: always the most likely token (default: 0.8)")
-      ->check(CLI::Range(0.0, 100.0))->type_name("NUMBER");
+      ->check(CLI::Range(0.0, 100.0))
+      ->type_name("NUMBER");
   app.add_option("--seed", options.seed, "The same seed draws the same text (default: 1)")
-      ->check(CLI::NonNegativeNumber)->type_name("N");
-  app.add_option("--threads", options.threads, "Threads (default: all cores)")->check(CLI::Range(1, 4096))->type_name("N");
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  app.add_option("--threads", options.threads, "Threads (default: all cores)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
   add_json(app, flags->json);
   add_example(app, "foresail sample run/checkpoints/step-300 --prompt \"In the beginning\" --tokens 200");
   return [flags] {

@@ -44,7 +44,9 @@ std::function<Exit()> add_stress(CLI::App& app, const RankEnvironment& environme
         environment,
         [&] {
           const RankCount count = check_stress(flags->options);
-          return LaunchRequest{.ranks = count.ranks, .threads_per_rank = count.threads, .hostfile = flags->hosts,
+          return LaunchRequest{.ranks = count.ranks,
+                               .threads_per_rank = count.threads,
+                               .hostfile = flags->hosts,
                                .mend = "run the same command again"};
         },
         [&](Communicator& communicator) { return run_stress(*flags, communicator); });

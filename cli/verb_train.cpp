@@ -28,7 +28,9 @@ void take_resume(const std::string& text, TrainOptions& options) {
   int64_t step = 0;
   const std::string number = text.starts_with("step-") ? text.substr(5) : "";
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), step);
-  if (text == "healthy") throw_bad_input("--resume=healthy", "this part of foresail is not built yet", "use --resume or --resume=step-N");
+  if (text == "healthy") {
+    throw_bad_input("--resume=healthy", "this part of foresail is not built yet", "use --resume or --resume=step-N");
+  }
   if (number.empty() || error != std::errc() || end != number.data() + number.size() || step < 0) {
     throw_bad_input("--resume", "'" + text + "' is no checkpoint", "use --resume or --resume=step-N");
   }
@@ -83,7 +85,9 @@ std::function<Exit()> add_train(CLI::App& app, const RankEnvironment& environmen
         environment,
         [&] {
           const RankCount count = check_train(options);
-          return LaunchRequest{.ranks = count.ranks, .threads_per_rank = count.threads, .hostfile = flags->hosts,
+          return LaunchRequest{.ranks = count.ranks,
+                               .threads_per_rank = count.threads,
+                               .hostfile = flags->hosts,
                                .mend = "resume from the last checkpoint with --resume"};
         },
         [&](Communicator& communicator) { return run_train(*flags, communicator); });

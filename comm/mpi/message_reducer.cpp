@@ -1,6 +1,6 @@
-// Reductions of groups that span hosts: a reduce-scatter by personalised exchange, then an all-gather (Thakur, Rabenseifner
-// & Gropp 2005, section 4.2, pairwise exchange): the least bytes per link, and each element is added by one rank, in rank
-// order, whatever algorithms the library picks for the transport.
+// Reductions of groups that span hosts: a reduce-scatter by personalised exchange, then an all-gather (Thakur,
+// Rabenseifner & Gropp 2005, section 4.2, pairwise exchange): the least bytes per link, and each element is added by
+// one rank, in rank order, whatever algorithms the library picks for the transport.
 #include <cstring>
 #include <vector>
 

@@ -1,4 +1,5 @@
-// Communicator over MPI: transport, groups and point to point are the library's; reductions add in rank order (reducer.h).
+// Communicator over MPI: transport, groups and point to point are the library's; reductions add in rank order
+// (reducer.h).
 #include <algorithm>
 #include <cstring>
 #include <exception>

@@ -8,8 +8,8 @@
 
 namespace foresail {
 
-/// Initialises MPI (FUNNELED: only the main thread calls it) on the first call. Throws environment_failed if this process
-/// was not started as a rank or the library grants less.
+/// Initialises MPI (FUNNELED: only the main thread calls it) on the first call. Throws environment_failed if this
+/// process was not started as a rank or the library grants less.
 void start_mpi();
 
 /// From now on this process ends without MPI_Finalize, which would wait for peers that wait for us; the launcher sees

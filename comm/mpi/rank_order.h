@@ -1,5 +1,5 @@
-// Element-wise reduction of several ranks' buffers in the order of their ranks. All reductions of the MPI engine end here,
-// so a result depends on the values alone: not on buffer sizes, algorithms, hosts or timing.
+// Element-wise reduction of several ranks' buffers in the order of their ranks. All reductions of the MPI engine end
+// here, so a result depends on the values alone: not on buffer sizes, algorithms, hosts or timing.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace foresail {
 /// Throws (a programmer's error) unless the engine reduces this type: f64, f32, i32.
 void check_reducible(DType dtype);
 
-/// result[i] = ((sources[0][i] + sources[1][i]) + sources[2][i]) + ..., or the maximum (NaN if any is NaN). `result` may be
-/// one of the sources.
+/// result[i] = ((sources[0][i] + sources[1][i]) + sources[2][i]) + ..., or the maximum (NaN if any is NaN). `result`
+/// may be one of the sources.
 void reduce_in_rank_order(std::span<const std::byte* const> sources, std::byte* result, int64_t count, DType dtype,
                           ReduceKind kind);
 

@@ -9,8 +9,8 @@
 
 namespace foresail {
 
-/// `bytes` as (count, datatype): MPI counts are ints. Up to 2^31 - 1 bytes this is MPI_BYTE and allocates nothing; above, one
-/// element of a derived type, freed on destruction (MPI keeps it alive for operations in flight).
+/// `bytes` as (count, datatype): MPI counts are ints. Up to 2^31 - 1 bytes this is MPI_BYTE and allocates nothing;
+/// above, one element of a derived type, freed on destruction (MPI keeps it alive for operations in flight).
 class MessageType {
  public:
   explicit MessageType(int64_t bytes);
@@ -26,7 +26,8 @@ class MessageType {
   bool derived_ = false;
 };
 
-/// Operations in flight. Slots are reused; the table grows only if more operations than ever before are in flight at once.
+/// Operations in flight. Slots are reused; the table grows only if more operations than ever before are in flight at
+/// once.
 class RequestTable {
  public:
   struct Slot {

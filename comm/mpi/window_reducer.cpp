@@ -1,9 +1,9 @@
 // Reductions through an MPI-3 shared window (Hoefler et al., "MPI + MPI: a new hybrid approach to parallel programming
 // with MPI plus shared memory", Computing 95, 2013). The window has two slots per member, used alternately.
 //
-// Why a slot may be overwritten without a further barrier: every use of a slot is "write mine, barrier, read all". Before I
-// write a slot again I have passed the barrier of the use in between, and a peer enters that barrier only when it has
-// finished reading.
+// Why a slot may be overwritten without a further barrier: every use of a slot is "write mine, barrier, read all".
+// Before I write a slot again I have passed the barrier of the use in between, and a peer enters that barrier only when
+// it has finished reading.
 #include <cstring>
 #include <exception>
 #include <vector>

@@ -49,7 +49,8 @@ std::string content_of(const std::string& path) {
   return text.str();
 }
 
-/// Writes aside and moves into place, so that the launcher never reads half a report. `keep_first`: a later report loses.
+/// Writes aside and moves into place, so that the launcher never reads half a report. `keep_first`: a later report
+/// loses.
 bool put(const std::string& channel, const std::string& name, const std::string& content, bool keep_first) {
   const std::string aside = channel + "/" + name + "." + std::to_string(getpid());
   {

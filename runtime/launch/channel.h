@@ -1,6 +1,6 @@
 // The private folder of one run, through which ranks tell the launcher what mpirun cannot: an error in three parts, the
-// outcome, readiness; and the pipes of rank 0's output. On hosts where the folder does not exist an error travels as one
-// marked line of standard error instead.
+// outcome, readiness; and the pipes of rank 0's output. On hosts where the folder does not exist an error travels as
+// one marked line of standard error instead.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,8 @@
 // Supervision of one mpirun. The tree of processes:
 //
-//   foresail (the user's; forwards signals)  ->  mpirun (its own process group, so that Ctrl-C reaches only foresail; told
-//   by the kernel when foresail dies)  ->  ranks (killed by the kernel when mpirun dies).
+//   foresail (the user's; forwards signals)
+//     mpirun (its own process group, so that Ctrl-C reaches only foresail; told by the kernel when foresail dies)
+//       ranks (killed by the kernel when mpirun dies)
 //
 // SIGUSR1 is the one signal that mpirun passes on without acting on it, so it is what "please stop" travels as.
 #include "runtime/launch/launch.h"
@@ -213,7 +214,8 @@ void Supervisor::note_stop_requests(int requests) {
 
 void Supervisor::forward_stop_when_ready() {
   if (!stop_asked_ || stop_forwarded_) return;
-  // Before its handler stands a rank would die of the signal, and mpirun's own is not there from the first moment either.
+  // Before its handler stands a rank would die of the signal, and mpirun's own is not there from the first moment
+  // either.
   if (!all_ready(channel(), request_.ranks) && Clock::now() - started_ < kReadyPatience) return;
   kill(mpirun_, SIGUSR1);
   stop_forwarded_ = true;

@@ -28,9 +28,9 @@ std::vector<std::string> own_arguments();
 /// Cores this process may run on.
 int available_cores();
 
-/// Starts the ranks and waits for their end. Rank 0's standard output and error become this process's; other ranks' output
-/// is kept only to explain a death. SIGINT, SIGTERM and SIGHUP ask the ranks to stop; a second one, or the end of the grace
-/// time, kills them. No rank outlives the call.
+/// Starts the ranks and waits for their end. Rank 0's standard output and error become this process's; other ranks'
+/// output is kept only to explain a death. SIGINT, SIGTERM and SIGHUP ask the ranks to stop; a second one, or the end
+/// of the grace time, kills them. No rank outlives the call.
 ///
 /// Returns what rank 0's body returned (run_rank_main). Throws the Error of the first rank that reported one; otherwise
 /// environment_failed saying which rank died of what, or `stopped` when the ranks had to be killed; bad_input for a

@@ -19,12 +19,13 @@ struct RankEnvironment {
 RankEnvironment detect_rank_environment();
 
 /// Runs `body` as this process's main. Not ranked: installs the stop signals and returns body's result; errors pass.
-/// Ranked: connects the streams, dies with its launcher, reports an Error to the launcher and ends the whole run by ending
-/// this process; returns Exit::done to mpirun after an orderly end, whose true outcome rank 0 reports to the launcher.
+/// Ranked: connects the streams, dies with its launcher, reports an Error to the launcher and ends the whole run by
+/// ending this process; returns Exit::done to mpirun after an orderly end, whose true outcome rank 0 reports to the
+/// launcher.
 Exit run_rank_main(const RankEnvironment& environment, const std::function<Exit()>& body);
 
-/// True once somebody asked this process to stop (SIGINT or SIGTERM; a rank: SIGUSR1, which the launcher sends). Ranks may learn it at
-/// different steps: they agree through a collective before they act.
+/// True once somebody asked this process to stop (SIGINT or SIGTERM; a rank: SIGUSR1, which the launcher sends). Ranks
+/// may learn it at different steps: they agree through a collective before they act.
 bool stop_requested();
 
 }  // namespace foresail

@@ -1,5 +1,5 @@
-// A small program that starts itself as ranks, the way the verbs of foresail do, and then meets the fate its first argument
-// names. The launch tests drive it and look at its exit code, its output and what it leaves behind.
+// A small program that starts itself as ranks, the way the verbs of foresail do, and then meets the fate its first
+// argument names. The launch tests drive it and look at its exit code, its output and what it leaves behind.
 //
 //   launch_probe FATE RANKS FOLDER [GRACE_SECONDS [HOSTFILE]]
 //

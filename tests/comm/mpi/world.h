@@ -1,5 +1,5 @@
-// The communicators under test: every check runs on both reduction paths, with pieces small enough that buffers of a few
-// hundred kilobytes take many.
+// The communicators under test: every check runs on both reduction paths, with pieces small enough that buffers of a
+// few hundred kilobytes take many.
 #pragma once
 
 #include <cmath>
