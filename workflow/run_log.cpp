@@ -1,5 +1,6 @@
 #include "workflow/run_log.h"
 
+#include <chrono>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -53,9 +54,9 @@ void RunLog::on_step(const StepRecord& record) {
                                                       {"tokens_per_second", line.tokens_per_second}};
   if (record.validation_loss) scalars.emplace_back("validation_loss", *record.validation_loss);
   board_.append(record.step, scalars);
-  if (record.validation_loss) validation_loss_ = record.validation_loss;
-  progress_.update({.step = record.step, .total_steps = last_step_, .loss = record.loss, .validation_loss = validation_loss_,
-                    .mfu = line.mfu, .tokens_per_second = 0, .remaining_seconds = 0},
+  progress_.update({.step = record.step, .total_steps = last_step_, .loss = record.loss,
+                    .validation_loss = record.validation_loss, .mfu = line.mfu,
+                    .tokens_per_second = line.tokens_per_second, .remaining_seconds = 0},
                    record.seconds, steady_seconds());
 }
 

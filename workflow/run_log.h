@@ -1,10 +1,8 @@
 // Where a run's records go: metrics.jsonl, events.jsonl, TensorBoard files and the terminal. Rank 0 only.
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "runtime/metrics/metrics_log.h"
 #include "runtime/metrics/progress.h"
@@ -31,7 +29,6 @@ class RunLog {
   std::unique_ptr<MetricsLog> metrics_;
   TensorBoardWriter board_;
   ProgressLine progress_;
-  std::optional<double> validation_loss_;
 };
 
 std::filesystem::path metrics_path(const std::filesystem::path& run);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -55,6 +56,7 @@ Generator::Generator(const Checkpoint& checkpoint, int64_t context, int threads)
   auto segments = segment_views(lengths_.front()->program, arena_->data());
   std::erase_if(segments, [](const SegmentView& view) { return view.quantity != Quantity::parameter; });
   load_slices(checkpoint, slices, segments, {.convert = true});
+  active_ = lengths_.front().get();
 }
 
 Generator::~Generator() = default;
@@ -62,22 +64,31 @@ Generator::~Generator() = default;
 Generator::Length& Generator::length_for(int64_t tokens) {
   for (auto& length : lengths_) {
     if (length->program.sequence_length < tokens) continue;
-    ensure(length->program.arena.parameters.offset == lengths_.front()->program.arena.parameters.offset,
-           "parameters lie at one place for every length");
-    if (length->executor == nullptr) {
-      length->executor = std::make_unique<Executor>(length->program, *device_, nullptr, *arena_, 0);
-    }
+    activate(*length);
     return *length;
   }
   ensure(false, "no more tokens than the context");
   return *lengths_.back();
 }
 
+/// Moves the parameters to where this length's Program has them.
+void Generator::activate(Length& length) {
+  if (active_ == &length && length.executor != nullptr) return;
+  const Segment& from = active_->program.arena.parameters;
+  const Segment& to = length.program.arena.parameters;
+  ensure(from.bytes == to.bytes, "parameters do not depend on the length");
+  std::memmove(arena_->data() + to.offset, arena_->data() + from.offset, static_cast<size_t>(from.bytes));
+  active_ = &length;
+  if (length.executor == nullptr) {
+    length.executor = std::make_unique<Executor>(length.program, *device_, nullptr, *arena_, 0);
+  }
+  length.executor->startup();  // constants of another length may have lain where these are
+}
+
 std::span<const float> Generator::next_scores(std::span<const int32_t> tokens) {
   ensure(!tokens.empty(), "scores follow at least one token");
   if (static_cast<int64_t>(tokens.size()) > context_) tokens = tokens.last(static_cast<size_t>(context_));
   Length& length = length_for(static_cast<int64_t>(tokens.size()));
-  length.executor->startup();  // constants of another length may lie where these are
   const std::span<int32_t> slot = length.executor->tokens(0);
   std::fill(slot.begin(), slot.end(), 0);  // what follows the last token is not seen: attention is causal
   std::copy(tokens.begin(), tokens.end(), slot.begin());

@@ -20,6 +20,7 @@ class Generator {
   /// Loads the parameters of a step-N folder in f32. `context` bounds the tokens that are looked back at. Throws bad_input
   /// on a checkpoint that is damaged or of a model that this binary does not know.
   Generator(const Checkpoint& checkpoint, int64_t context, int threads);
+  ~Generator();
 
   const ModelSpec& model() const { return model_; }
   /// Scores of every id of the vocabulary after `tokens` (at least one; only the last `context` count). Valid until the
@@ -29,15 +30,14 @@ class Generator {
  private:
   struct Length;  ///< one Program per power of two of tokens, so that short contexts cost little
   Length& length_for(int64_t tokens);
+  void activate(Length& length);
 
   ModelSpec model_;
   int64_t context_;
   std::unique_ptr<Device> device_;
   std::vector<std::unique_ptr<Length>> lengths_;  ///< ascending
-  std::unique_ptr<Arena> arena_;                  ///< of the longest; parameters lie at the same place for all
-
- public:
-  ~Generator();
+  std::unique_ptr<Arena> arena_;                  ///< large enough for each of them
+  Length* active_ = nullptr;                      ///< whose places the parameters lie at
 };
 
 /// Draws an id: softmax of scores / temperature; the best one at temperature 0. `uniform` lies in (0, 1).
