@@ -1,0 +1,48 @@
+#include "workflow/workspace.h"
+
+#include <map>
+#include <memory>
+
+#include "core/parallel.h"
+#include "kernels/device.h"
+#include "planner/search/space.h"
+#include "profiler/host.h"
+#include "program/compile.h"
+
+namespace foresail {
+namespace {
+
+/// Adds what one strategy's Programs use.
+void add_used(const SearchRequest& request, const Strategy& strategy, const Target& target, Device& device,
+              std::map<std::string, int64_t>& used) {
+  const WorkspaceOf asked = [&device](const OpInstance& op) { return device.workspace_bytes(op); };
+  for (int stage = 0; stage < strategy.pp; ++stage) {
+    const ProgramSet set = compile(request.model, request.job, strategy, target, stage, asked);
+    for (const Program* program : {&set.train, &set.evaluate}) {
+      for (const auto& [signature, bytes] : used_workspaces(*program)) {
+        int64_t& known = used[signature];
+        known = std::max(known, bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void list_workspace(SearchRequest& request) {
+  if (request.machine.kind != "profiled" || request.machine.cpu_model != cpu_model()) return;
+  const int threads_before = thread_count();
+  std::map<std::string, int64_t> used;
+  for (const int64_t devices : request.device_counts) {
+    const Target target = target_for(request.machine, request.stack, devices);
+    set_thread_count(target.threads);  // a library describes its products for the team that will run them
+    const auto device = make_cpu_device(target.threads);
+    for (const Strategy& strategy : space_of(request, devices).strategies) {
+      if (strategy.recompute == Recompute::none) add_used(request, strategy, target, *device, used);  // full replays the same ops
+    }
+  }
+  set_thread_count(threads_before);
+  request.machine.workspace_bytes.merge(used);
+}
+
+}  // namespace foresail
