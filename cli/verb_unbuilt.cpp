@@ -24,8 +24,5 @@ std::function<Exit()> add_doctor(CLI::App& app, const RankEnvironment&) {
 std::function<Exit()> add_launch(CLI::App& app, const RankEnvironment&) {
   return add_unbuilt(app, "foresail launch plan.json --slurm");
 }
-std::function<Exit()> add_report(CLI::App& app, const RankEnvironment&) {
-  return add_unbuilt(app, "foresail report run/ --out report.html");
-}
 
 }  // namespace foresail

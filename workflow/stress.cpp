@@ -22,20 +22,11 @@ namespace foresail {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kBandWidths = 2.5;        // half-widths of the 80 % interval: about 99.9 % if it is right
 constexpr int64_t kWarmUpSteps = 2;
 constexpr int64_t kLeastSteps = 3;         // measured ones, however short the time
 constexpr double kDrillShare = 0.15;       // of the time is left for the checkpoint drill
-constexpr int64_t kLargeArenaBytes = int64_t{512} << 20;
-constexpr double kLargeArenaTolerance = 0.05;
-constexpr double kSmallArenaTolerance = 32.0 * (1 << 20);
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double median_of(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 /// What the steps of the measured part showed on the slowest rank.
 struct Measured {
@@ -63,32 +54,6 @@ Measured run_steps(RunSetup& setup, Communicator& communicator, double seconds, 
   }
   measured.resident_bytes = largest(communicator, *setup.session, static_cast<double>(resident_bytes()));
   return measured;
-}
-
-StressCheck check_step_seconds(const Prediction& predicted, double measured) {
-  const double least = predicted.step_seconds - kBandWidths * (predicted.step_seconds - predicted.step_seconds_low);
-  const double most = predicted.step_seconds + kBandWidths * (predicted.step_seconds_high - predicted.step_seconds);
-  const bool passed = measured >= least && measured <= most;
-  return {.name = "step_seconds", .predicted = predicted.step_seconds, .measured = measured, .unit = "s", .passed = passed,
-          .why = fmt::format("{:+.1f} %, {} {:.4g} to {:.4g} s (2.5 half-widths of the 80 % interval)",
-                             100 * (measured / predicted.step_seconds - 1), passed ? "inside" : "outside", std::max(least, 0.0), most)};
-}
-
-StressCheck check_arena(const RunSetup& setup) {
-  const auto predicted = setup.plan.predicted.arena_bytes;
-  const bool passed = predicted == setup.arena_bytes;
-  return {.name = "arena_bytes", .predicted = static_cast<double>(predicted), .measured = static_cast<double>(setup.arena_bytes),
-          .unit = "bytes", .passed = passed, .why = passed ? "exact" : "must be equal to the byte"};
-}
-
-StressCheck check_resident(const RunSetup& setup, double measured) {
-  const auto predicted = static_cast<double>(setup.plan.predicted.peak_bytes);
-  const bool large = setup.arena_bytes >= kLargeArenaBytes;
-  const double tolerance = large ? kLargeArenaTolerance * predicted : kSmallArenaTolerance;
-  return {.name = "peak_bytes", .predicted = predicted, .measured = measured, .unit = "bytes",
-          .passed = std::abs(measured - predicted) <= tolerance,
-          .why = fmt::format("{:+.1f} MiB, bound {:.1f} MiB ({})", (measured - predicted) / (1 << 20), tolerance / (1 << 20),
-                             large ? "5 %" : "arenas below 512 MiB")};
 }
 
 /// Tokens per second of one rank: what its step needs against what its reader gave.
@@ -169,14 +134,14 @@ StressResult stress(const StressOptions& options, Communicator& communicator) {
 
   StressResult result;
   result.plan = options.plan.string();
-  result.checks = {check_step_seconds(setup.plan.predicted, step_seconds), check_arena(setup),
-                   check_resident(setup, measured.resident_bytes), check_data(setup, step_seconds, data_seconds), check_loss(measured)};
+  result.checks = {judge_step_seconds(setup.plan.predicted, step_seconds),
+                   judge_arena(setup.plan.predicted, setup.arena_bytes),
+                   judge_resident(setup.plan.predicted, measured.resident_bytes), check_data(setup, step_seconds, data_seconds), check_loss(measured)};
   if (options.drills) {
     const DrillFolder folder(options.out, {&communicator, world_group(session)});
     add_drill_checks(drill_checkpoint(setup, communicator, folder.path(), measured.steps, total_steps + 1), result.checks);
   }
-  const bool passed = std::all_of(result.checks.begin(), result.checks.end(), [](const StressCheck& c) { return c.passed; });
-  result.verdict = passed ? "pass" : "fail";
+  result.verdict = all_passed(result.checks) ? "pass" : "fail";
   result.seconds = seconds_since(begin);
   if (communicator.rank() == 0 && !options.out.empty()) {
     create_folder(options.out);
@@ -186,13 +151,7 @@ StressResult stress(const StressOptions& options, Communicator& communicator) {
 }
 
 std::string stress_table(const StressResult& result) {
-  const auto number = [](const std::optional<double>& value) { return value ? fmt::format("{:.6g}", *value) : std::string("-"); };
-  std::string text = fmt::format("{:<24} {:>14} {:>14}  {:<18} {:<6} {}\n", "check", "predicted", "measured", "unit", "", "why");
-  for (const StressCheck& check : result.checks) {
-    text += fmt::format("{:<24} {:>14} {:>14}  {:<18} {:<6} {}\n", check.name, number(check.predicted), number(check.measured),
-                        check.unit, check.passed ? "ok" : "FAILED", check.why);
-  }
-  return text + fmt::format("verdict: {} ({:.0f} s)\n", result.verdict, result.seconds);
+  return checks_table(result.checks) + fmt::format("verdict: {} ({:.0f} s)\n", result.verdict, result.seconds);
 }
 
 }  // namespace foresail

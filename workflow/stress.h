@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "workflow/judge.h"
 #include "workflow/train.h"
 
 namespace foresail {
@@ -19,14 +20,6 @@ struct StressOptions {
   double minutes = 1.5;
   bool drills = true;          ///< false: --no-drills
   std::string device;          ///< as TrainOptions::device
-};
-
-struct StressCheck {
-  std::string name;
-  std::optional<double> predicted, measured;
-  std::string unit;
-  bool passed = false;
-  std::string why;
 };
 
 struct StressResult {

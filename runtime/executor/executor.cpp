@@ -78,7 +78,8 @@ Executor::State::State(const Program& program_, Device& device, Communicator* gi
                     fmt::format("it needs an arena of {} bytes, the one given has {}", program.arena.bytes, arena.bytes()),
                     "allocate the arena for the largest Program of the set");
   }
-  ensure(communicator.size() == program.mesh.size(), "a Program runs on exactly the ranks of its mesh");
+  ensure(world_rank < program.mesh.size() && communicator.size() >= program.mesh.size(),
+         "a Program runs on the first ranks of its communicator");
   check_indices(program);
   if (single_rank != nullptr) single_rank->create_groups(mesh_groups(program.mesh).members);
   blocks = bind_blocks(program, device, communicator, world_rank);
