@@ -10,7 +10,7 @@
 namespace foresail {
 namespace {
 
-constexpr int64_t kCopyBytes = int64_t{128} << 20;  // per array; larger than any cache share of a rank
+constexpr int64_t kCopyBytes = int64_t{64} << 20;  // per array; larger than any cache share of a rank
 constexpr int64_t kCopyGrain = int64_t{1} << 20;
 constexpr int64_t kAlignment = 64;
 

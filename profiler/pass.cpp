@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -23,9 +24,9 @@
 namespace foresail {
 namespace {
 
-// Shares of what is left when a section begins.
-constexpr double kBasicsShare = 0.06, kCommunicationShare = 0.25, kStorageShare = 0.15, kUpdateShare = 0.15;
-constexpr double kGridShare = 0.30;       // of the replay time that named models leave to the grid at least
+// Shares of what is left when a section begins; what a section does not use is left to the next.
+constexpr double kBasicsShare = 0.08, kNamedShare = 0.60, kCommunicationShare = 0.40, kUpdateShare = 0.25;
+constexpr double kStorageShare = 0.30;    // of what the grid could have
 constexpr int64_t kMostMessageBytes = int64_t{64} << 20;
 constexpr double kMemoryShare = 0.25;     // of what is available, for all ranks of one measurement together
 constexpr double kExpectedEfficiency = 0.4;  // of the peak, in a whole step: for estimates only
@@ -44,9 +45,12 @@ class Pass {
   void run() {
     basics();
     list_workspace();
+    const auto candidates = replay_candidates(request_.models, team_.size(), request_.sequence_length, last_level_cache_bytes());
+    const auto grid = std::find_if(candidates.begin(), candidates.end(), [](const ReplayCandidate& c) { return !c.named; });
+    replays({candidates.begin(), grid}, kNamedShare);
     communication();
     update_ops();
-    replays();
+    replays({grid, candidates.end()}, request_.storage ? 1 - kStorageShare : 1);
     if (request_.storage) storage();
     save();
   }
@@ -60,8 +64,8 @@ class Pass {
   Program compiled(const ReplayCandidate& candidate);
   void communication();
   void update_ops();
-  void replays();
-  bool try_replay(const ReplayCandidate& candidate, double share);
+  void replays(std::span<const ReplayCandidate> candidates, double share);
+  bool try_replay(const ReplayCandidate& candidate, double seconds, bool essential);
   void storage();
   void save();
   bool fits(int64_t bytes_per_rank);
@@ -179,8 +183,9 @@ void Pass::update_ops() {
   save();
 }
 
-/// Runs the candidate unless all it would tell is known or it cannot be afforded. Returns whether it was affordable.
-bool Pass::try_replay(const ReplayCandidate& candidate, double share) {
+/// Runs the candidate unless all it would tell is known or it cannot be afforded. Returns whether it was affordable. An
+/// essential one runs whatever it costs.
+bool Pass::try_replay(const ReplayCandidate& candidate, double seconds, bool essential) {
   const Program program = compiled(candidate);
   note_workspace(program);
   const auto signatures = op_signatures(program);
@@ -190,8 +195,8 @@ bool Pass::try_replay(const ReplayCandidate& candidate, double share) {
   if (!fits(program.arena.bytes)) return false;
   const double step = step_flops(program) / (kExpectedEfficiency * table().peak_flops_per_second);
   const int least_steps = candidate.named ? 3 : 2;
-  if (team_.agreed(step) * (least_steps + 1) > team_.remaining()) return false;
-  const ReplayResult result = replay(program, candidate.model.vocabulary, *device_, team_, share, least_steps);
+  if (!essential && team_.agreed(step) * (least_steps + 1) > team_.remaining()) return false;
+  const ReplayResult result = replay(program, candidate.model.vocabulary, *device_, team_, seconds, least_steps);
   for (const auto& [key, measured] : result.ops) {
     Measurement& known = table().ops_in_sequence[key];
     if (measured.samples > known.samples) known = measured;
@@ -203,21 +208,16 @@ bool Pass::try_replay(const ReplayCandidate& candidate, double share) {
   return true;
 }
 
-void Pass::replays() {
-  const auto candidates = replay_candidates(request_.models, team_.size(), request_.sequence_length, last_level_cache_bytes());
-  const auto named = static_cast<size_t>(std::count_if(candidates.begin(), candidates.end(), [](const ReplayCandidate& c) { return c.named; }));
-  const double reserved = (request_.storage ? kStorageShare : 0.0) * team_.remaining();
-  const double grid_deadline = team_.elapsed() + team_.remaining() - reserved;
-  const double named_deadline = named == 0 ? 0 : grid_deadline - kGridShare * (grid_deadline - team_.elapsed());
+/// The first candidate of each degree is essential: without it nothing could be predicted.
+void Pass::replays(std::span<const ReplayCandidate> candidates, double share) {
+  const double deadline = team_.elapsed() + share * team_.remaining();
+  std::set<int64_t> degrees;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    const double deadline = candidates[i].named ? named_deadline : grid_deadline;
+    const ReplayCandidate& candidate = candidates[i];
+    const bool essential = (candidate.named || request_.models.empty()) && degrees.insert(candidate.strategy.tp).second;
     const double left = team_.agreed(deadline - team_.elapsed());
-    if (left <= 0) {
-      if (candidates[i].named) continue;
-      break;
-    }
-    const size_t open = (candidates[i].named ? named : candidates.size()) - i;
-    try_replay(candidates[i], left / static_cast<double>(open));
+    if (left <= 0 && !essential) continue;
+    try_replay(candidate, std::max(left, 0.0) / static_cast<double>(candidates.size() - i), essential);
   }
 }
 
