@@ -1,6 +1,7 @@
 #include "profiler/replay.h"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -149,12 +150,17 @@ Program replay_program(const ReplayCandidate& candidate, const Target& target, D
 }
 
 std::vector<std::string> op_signatures(const Program& program) {
-  const TimedKeys keys = timed_keys(program);
-  std::vector<std::string> signatures;
-  for (size_t i = 0; i < keys.names.size(); ++i) {
-    if (keys.is_op[i]) signatures.push_back(keys.names[i]);
+  std::set<std::string> signatures;
+  for (const ScheduleEntry& entry : program.schedule) {
+    if (entry.micro_batch > 0) continue;  // later micro-batches run the same blocks
+    for (const Call& call : program.calls[static_cast<size_t>(entry.phase)]) {
+      const Block& block = program.blocks[static_cast<size_t>(call.block)];
+      for (const Instruction& instruction : block.instructions) {
+        if (instruction.kind == InstructionKind::op) signatures.insert(signature(op_instance(block, instruction)));
+      }
+    }
   }
-  return signatures;
+  return {signatures.begin(), signatures.end()};
 }
 
 double step_flops(const Program& program) {

@@ -22,7 +22,7 @@ struct ReplayResult {
 
 /// The candidate's train Program on stage 0, with the workspace that `device` asks for.
 Program replay_program(const ReplayCandidate& candidate, const Target& target, Device& device);
-/// Signatures of the ops of a Program, each once.
+/// Signatures of the ops that a step of the Program runs, each once.
 std::vector<std::string> op_signatures(const Program& program);
 /// FLOPs of one step on one rank: what its duration is estimated from.
 double step_flops(const Program& program);
