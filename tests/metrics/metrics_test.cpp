@@ -121,7 +121,7 @@ std::string shown(bool terminal, double seconds_per_step) {
   {
     ProgressLine progress(out, terminal, 10);
     for (int64_t step = 1; step <= 30; ++step) {
-      progress.update({step, 30, 1, {}, {}, step == 1 ? 40 : 1000, 0}, step == 1 ? 50 : 2,
+      progress.update({step, 30, 1, {}, {}, step == 1 ? 40.0 : 1000.0, 0}, step == 1 ? 50 : 2,
                       static_cast<double>(step) * seconds_per_step);
     }
   }
