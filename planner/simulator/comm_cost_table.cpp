@@ -36,7 +36,7 @@ CommCostTable::CommCostTable(const ProfileTable& table, const std::string& machi
                       "not of the form kind/group_size/bytes", "profile the machine again");
     }
     if (ranks < 2 || !(measured.seconds > 0)) continue;
-    curves_[key.substr(0, first)][ranks].push_back({bytes, measured.seconds, measured.spread});
+    curves_[key.substr(0, first)][ranks].push_back({bytes, measured.seconds, median_spread(measured)});
   }
   for (auto& [kind, by_size] : curves_) {
     for (auto& [ranks, curve] : by_size) {

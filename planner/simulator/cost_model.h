@@ -18,6 +18,10 @@ struct Cost {
   double spread = 0;
 };
 
+/// Half-width of the 80 % interval of a measured median: its samples' half-range over 10-90 % shrinks with their number
+/// as the standard error of a median does, sqrt(pi / 2 / n).
+double median_spread(const Measurement& measured);
+
 /// Where the ranks of a communicating group sit.
 struct GroupSpan {
   int64_t size = 1;                     ///< ranks

@@ -87,11 +87,12 @@ OpCostTable::OpCostTable(const ProfileTable& table) {
       families_[family].points.push_back({std::move(*shape), seconds, spread});
     }
   };
-  for (const auto& [signature, measured] : table.ops_in_sequence) add(signature, measured.seconds, measured.spread);
+  for (const auto& [signature, measured] : table.ops_in_sequence)
+    add(signature, measured.seconds, median_spread(measured));
   for (const auto& [signature, measured] : table.ops) {
     const auto shape = parse_signature(signature);
     const auto factor = shape ? factors.find(shape->kind) : factors.end();
-    add(signature, measured.seconds * (factor == factors.end() ? 1 : factor->second), measured.spread);
+    add(signature, measured.seconds * (factor == factors.end() ? 1 : factor->second), median_spread(measured));
   }
   for (auto& [name, family] : families_) {
     std::stable_sort(family.points.begin(), family.points.end(),

@@ -102,6 +102,11 @@ Cost ProfiledCosts::message_seconds(int64_t bytes, bool) const { return measured
 
 }  // namespace
 
+double median_spread(const Measurement& measured) {
+  const double samples = std::max(1, measured.samples);
+  return measured.spread * std::min(1.0, std::sqrt(std::acos(-1.0) / 2 / samples));
+}
+
 std::unique_ptr<CostModel> make_profiled_cost_model(const Machine& machine, int ranks, int threads) {
   ensure(ranks >= 1 && threads >= 1, "a rank has at least one thread");
   return std::make_unique<ProfiledCosts>(machine, choose_table(machine, ranks, threads), ranks, threads);

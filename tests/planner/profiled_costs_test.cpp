@@ -56,9 +56,15 @@ TEST(ProfiledCosts, MeasuredShapesAreReturnedAsMeasured) {
   const auto costs = make_profiled_cost_model(machine, 2, 2);
   const Cost cost = costs->op_seconds(linear(128, 256, 64));
   EXPECT_DOUBLE_EQ(cost.seconds, true_linear(128, 256, 64));
-  EXPECT_DOUBLE_EQ(cost.spread, 0.02);
+  EXPECT_DOUBLE_EQ(cost.spread, median_spread({1, 0.02, 5}));
   EXPECT_TRUE(costs->calibrated());
   EXPECT_EQ(costs->note(), "");
+}
+
+TEST(ProfiledCosts, MoreSamplesMakeAMedianSurer) {
+  EXPECT_DOUBLE_EQ(median_spread({1, 0.2, 1}), 0.2);
+  EXPECT_NEAR(median_spread({1, 0.2, 100}), 0.2 * 1.2533 / 10, 1e-5);
+  EXPECT_LT(median_spread({1, 0.2, 20}), median_spread({1, 0.2, 5}));
 }
 
 TEST(ProfiledCosts, InSequenceMeasurementsComeFirst) {
@@ -77,7 +83,7 @@ TEST(ProfiledCosts, ShapesBetweenMeasuredOnesAreWithinTenPercent) {
        {std::array<int64_t, 3>{256, 512, 512}, {100, 300, 200}, {1000, 96, 700}, {64, 1000, 128}}) {
     const Cost cost = costs->op_seconds(linear(m, n, k));
     EXPECT_NEAR(cost.seconds / true_linear(m, n, k), 1, 0.10) << m << "x" << n << "x" << k;
-    EXPECT_GT(cost.spread, 0.02);
+    EXPECT_GT(cost.spread, median_spread({1, 0.02, 5}));
   }
   for (const int64_t rows : {24, 100, 700, 3000}) {
     EXPECT_NEAR(costs->op_seconds(add(rows)).seconds / true_add(rows), 1, 0.10) << rows;
