@@ -1,6 +1,5 @@
 #include "workflow/train.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -11,6 +10,7 @@
 #include "core/log.h"
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/launch/rank.h"
+#include "workflow/judge.h"
 #include "workflow/run_log.h"
 #include "workflow/run_setup.h"
 #include "workflow/train_events.h"
@@ -59,13 +59,6 @@ std::map<int64_t, double> recorded_losses(const TrainOptions& options) {
     if (std::isfinite(line.loss)) losses[line.step] = line.loss;
   }
   return losses;
-}
-
-double median_of(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const TrainerReport& report, double seconds) {

@@ -1,0 +1,110 @@
+#include "workflow/stress.h"
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "tests/workflow/small_plan.h"
+
+namespace foresail {
+namespace {
+
+using testing::SmallPlan;
+
+class StressTest : public ::testing::Test {
+ protected:
+  StressOptions options() const {
+    StressOptions options;
+    options.plan = small_.path();
+    options.data = small_.data();
+    options.minutes = 0.005;
+    return options;
+  }
+  static StressResult run(const StressOptions& options) {
+    auto communicator = make_local_communicator();
+    return stress(options, *communicator);
+  }
+  static const StressCheck& check(const StressResult& result, const std::string& name) {
+    for (const StressCheck& one : result.checks) {
+      if (one.name == name) return one;
+    }
+    throw std::out_of_range(name);
+  }
+
+  SmallPlan small_;
+};
+
+TEST_F(StressTest, APlanThatHoldsPasses) {
+  // The band of this hand-made plan covers any machine; only what a fast step would miss is widened.
+  small_.plan.predicted.step_seconds_low = 0;
+  small_.write();
+  const StressResult result = run(options());
+  EXPECT_EQ(result.verdict, "pass") << stress_table(result);
+  EXPECT_EQ(check(result, "arena_bytes").predicted, check(result, "arena_bytes").measured);
+  EXPECT_EQ(check(result, "checkpoint_restore").measured, 0.0);
+  EXPECT_EQ(check(result, "loss_after_restore").predicted, check(result, "loss_after_restore").measured);
+}
+
+TEST_F(StressTest, AStepFarFromThePredictionFails) {
+  small_.plan.predicted.step_seconds = 1e-9;
+  small_.plan.predicted.step_seconds_low = 0.9e-9, small_.plan.predicted.step_seconds_high = 1.1e-9;
+  small_.write();
+  const StressResult result = run(options());
+  EXPECT_EQ(result.verdict, "fail");
+  EXPECT_FALSE(check(result, "step_seconds").passed);
+  EXPECT_TRUE(check(result, "arena_bytes").passed);
+}
+
+TEST_F(StressTest, AnArenaThatIsNotThePredictedOneFails) {
+  small_.plan.predicted.arena_bytes += 64;
+  small_.write();
+  EXPECT_FALSE(check(run(options()), "arena_bytes").passed);
+}
+
+TEST_F(StressTest, AResidentSetFarFromThePredictionFails) {
+  small_.plan.predicted.peak_bytes = int64_t{4} << 30;
+  small_.write();
+  EXPECT_FALSE(check(run(options()), "peak_bytes").passed);
+}
+
+TEST_F(StressTest, WithoutDrillsNothingIsWritten) {
+  StressOptions quick = options();
+  quick.drills = false;
+  quick.out = small_.folder() / "stress";
+  const StressResult result = run(quick);
+  EXPECT_THROW(check(result, "checkpoint_restore"), std::out_of_range);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(quick.out), {}), 1) << "only stress.json";
+}
+
+TEST_F(StressTest, TheDrillTouchesNoCheckpointOfTheFolder) {
+  StressOptions into = options();
+  into.out = small_.folder() / "run";
+  std::filesystem::create_directories(into.out / "checkpoints/step-7");
+  run(into);
+  EXPECT_TRUE(std::filesystem::exists(into.out / "checkpoints/step-7"));
+  EXPECT_FALSE(std::filesystem::exists(into.out / "stress-drill"));
+}
+
+TEST_F(StressTest, TheDocumentHasTheKeysOfTheContract) {
+  StressOptions into = options();
+  into.out = small_.folder() / "stress";
+  const StressResult result = run(into);
+  const Json document = parse_json(stress_result_to_json(result), "stress");
+  for (const char* key : {"verdict", "checks", "plan", "seconds"}) EXPECT_TRUE(document.contains(key)) << key;
+  for (const Json& check : document["checks"]) {
+    for (const char* key : {"name", "predicted", "measured", "unit", "passed", "why"}) EXPECT_TRUE(check.contains(key)) << key;
+  }
+  EXPECT_EQ(read_file(into.out / "stress.json"), stress_result_to_json(result));
+}
+
+TEST_F(StressTest, AbsurdLengthsAreRefused) {
+  for (const double minutes : {0.0, -1.0, 1e9}) {
+    StressOptions absurd = options();
+    absurd.minutes = minutes;
+    EXPECT_THROW(check_stress(absurd), Error);
+  }
+}
+
+}  // namespace
+}  // namespace foresail
