@@ -9,8 +9,9 @@
 
 namespace foresail {
 
-/// Queries and keys are taken in square tiles, so that only tiles on the diagonal are cut by causality.
-inline constexpr int64_t kTile = 64;
+/// Queries and keys are taken in square tiles, so that only tiles on the diagonal are cut by causality. Shorter sequences
+/// have smaller tiles.
+inline constexpr int64_t kLargestTile = 64;
 /// Widths of packed operands are multiples of the longest vector (16 floats of AVX-512).
 inline constexpr int64_t kTileAlign = 16;
 
@@ -20,6 +21,7 @@ struct AttentionShape {
   int64_t window;
   float scale;
   double probability;
+  int64_t tile;
 
   explicit AttentionShape(const OpInstance& op)
       : sequences(rows_of(op.inputs[0]) / op.attributes.sequence_length),
@@ -29,13 +31,14 @@ struct AttentionShape {
         head_dim(op.attributes.head_dim),
         window(op.attributes.window),
         scale(static_cast<float>(op.attributes.scale)),
-        probability(op.attributes.probability) {}
+        probability(op.attributes.probability),
+        tile(std::min(kLargestTile, round_up(length, kTileAlign))) {}
 
   int64_t qkv_row() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t o_row() const { return heads * head_dim; }
   int64_t group() const { return heads / kv_heads; }
   int64_t padded_dim() const { return round_up(head_dim, kTileAlign); }
-  int64_t padded_length() const { return round_up(length, kTile); }
+  int64_t padded_length() const { return round_up(length, tile); }
 
   // Offsets of position 0 of a sequence's head.
   int64_t q(int64_t sequence, int64_t head) const { return sequence * length * qkv_row() + head * head_dim; }
@@ -46,7 +49,7 @@ struct AttentionShape {
 
   /// First key tile that some query from `first_query` on sees.
   int64_t first_key_tile(int64_t first_query) const {
-    return window > 0 ? std::max<int64_t>(0, first_query - window + 1) / kTile * kTile : 0;
+    return window > 0 ? std::max<int64_t>(0, first_query - window + 1) / tile * tile : 0;
   }
 };
 

@@ -35,7 +35,7 @@ struct BackwardScratch {
 
   static int64_t floats(const AttentionShape& s) {
     return round_up(2 * s.head_dim * s.padded_length() + 3 * s.padded_length() * s.padded_dim() +
-                        3 * kTile * s.padded_dim() + 2 * kTile * kTile + kTile,
+                        3 * s.tile * s.padded_dim() + 2 * s.tile * s.tile + s.tile,
                     kTileAlign);
   }
 
@@ -51,12 +51,12 @@ struct BackwardScratch {
     keys = take(rows * width);
     dkeys = take(rows * width);
     dvalues = take(rows * width);
-    query = take(kTile * width);
-    d_o = take(kTile * width);
-    dquery = take(kTile * width);
-    p = take(kTile * kTile);
-    ds = take(kTile * kTile);
-    delta = take(kTile);
+    query = take(s.tile * width);
+    d_o = take(s.tile * width);
+    dquery = take(s.tile * width);
+    p = take(s.tile * s.tile);
+    ds = take(s.tile * s.tile);
+    delta = take(s.tile);
   }
 };
 
@@ -70,11 +70,11 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void pack_head(const AttentionShape& s, const float* k, const float* v, const BackwardScratch& scratch) {
-  for (int64_t first = 0; first < s.length; first += kTile) {
-    const int64_t keys = std::min(kTile, s.length - first), row = s.qkv_row();
-    transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + first * s.head_dim, kTile, kTile);
-    transpose_tile(v + first * row, row, keys, s.head_dim, scratch.values_transposed + first * s.head_dim, kTile,
-                   kTile);
+  for (int64_t first = 0; first < s.length; first += s.tile) {
+    const int64_t keys = std::min(s.tile, s.length - first), row = s.qkv_row();
+    transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + first * s.head_dim, s.tile, s.tile);
+    transpose_tile(v + first * row, row, keys, s.head_dim, scratch.values_transposed + first * s.head_dim, s.tile,
+                   s.tile);
   }
   copy_tile(k, s.qkv_row(), s.length, s.head_dim, 1.0f, scratch.keys, s.padded_dim());
   std::fill_n(scratch.dkeys, s.length * s.padded_dim(), 0.0f);
@@ -83,12 +83,12 @@ void pack_head(const AttentionShape& s, const float* k, const float* v, const Ba
 
 /// One row of a tile: p = exp(scores - lse), ds = p (dp - delta); entries that the query does not see become 0. With
 /// dropout factors m: ds = p (m dp - delta), and p becomes m p, what dv needs.
-void probability_row(float* p, float* ds, KeyRange keys, float lse, float delta, const float* factors) {
+void probability_row(float* p, float* ds, int64_t tile, KeyRange keys, float lse, float delta, const float* factors) {
   const int64_t begin = keys.begin, end = keys.end;
   std::fill(p, p + begin, 0.0f);
   std::fill(ds, ds + begin, 0.0f);
-  std::fill(p + end, p + kTile, 0.0f);
-  std::fill(ds + end, ds + kTile, 0.0f);
+  std::fill(p + end, p + tile, 0.0f);
+  std::fill(ds + end, ds + tile, 0.0f);
   const V32 offset = set(lse), mean = set(delta);
   each_vector(end - begin, [=](auto part, int64_t i) {
     const int64_t at = begin + i;
@@ -106,40 +106,40 @@ void probability_row(float* p, float* ds, KeyRange keys, float lse, float delta,
 
 void probability_tile(const AttentionBackward& a, const AttentionShape& s, const BackwardScratch& scratch,
                       int64_t sequence, int64_t head, int64_t first, int64_t key) {
-  const int64_t queries = std::min(kTile, s.length - first), keys = std::min(kTile, s.length - key);
-  HWY_ALIGN float factors[kTile];
+  const int64_t queries = std::min(s.tile, s.length - first), keys = std::min(s.tile, s.length - key);
+  HWY_ALIGN float factors[kLargestTile];
   const float* lse = a.lse + s.lse(sequence, head) + first;
   for (int64_t i = 0; i < queries; ++i) {
     const float* used = nullptr;
     if (s.probability > 0) {
       const uint64_t position = dropout_score_position(a.context, sequence, head, s.heads, first + i, s.length);
-      dropout_factors(a.mask, position + static_cast<uint64_t>(key), kTile, factors);
+      dropout_factors(a.mask, position + static_cast<uint64_t>(key), s.tile, factors);
       used = factors;
     }
-    probability_row(scratch.p + i * kTile, scratch.ds + i * kTile, visible_keys(s, first + i, key, keys), lse[i],
-                    scratch.delta[i], used);
+    probability_row(scratch.p + i * s.tile, scratch.ds + i * s.tile, s.tile, visible_keys(s, first + i, key, keys),
+                    lse[i], scratch.delta[i], used);
   }
 }
 
 /// The gradients that one tile of queries gives to one tile of keys, and receives from it.
 void backward_tile_pair(const AttentionBackward& a, const AttentionShape& s, const BackwardScratch& scratch,
                         int64_t sequence, int64_t head, int64_t first, int64_t key) {
-  const int64_t queries = std::min(kTile, s.length - first), keys = std::min(kTile, s.length - key);
+  const int64_t queries = std::min(s.tile, s.length - first), keys = std::min(s.tile, s.length - key);
   const int64_t width = s.padded_dim();
   const bool diagonal = key == first;
   const Triangle result = diagonal ? Triangle::columns : Triangle::none;
   const Triangle by_query = diagonal ? Triangle::depth_end : Triangle::none;
   const Triangle by_key = diagonal ? Triangle::depth_begin : Triangle::none;
-  tile_product(queries, kTile, s.head_dim, {scratch.query, width, 1},
-               {scratch.keys_transposed + key * s.head_dim, kTile}, {scratch.p, kTile, false}, result);
-  tile_product(queries, kTile, s.head_dim, {scratch.d_o, width, 1},
-               {scratch.values_transposed + key * s.head_dim, kTile}, {scratch.ds, kTile, false}, result);
+  tile_product(queries, s.tile, s.head_dim, {scratch.query, width, 1},
+               {scratch.keys_transposed + key * s.head_dim, s.tile}, {scratch.p, s.tile, false}, result);
+  tile_product(queries, s.tile, s.head_dim, {scratch.d_o, width, 1},
+               {scratch.values_transposed + key * s.head_dim, s.tile}, {scratch.ds, s.tile, false}, result);
   probability_tile(a, s, scratch, sequence, head, first, key);
-  tile_product(keys, width, queries, {scratch.p, 1, kTile}, {scratch.d_o, width},
+  tile_product(keys, width, queries, {scratch.p, 1, s.tile}, {scratch.d_o, width},
                {scratch.dvalues + key * width, width, true}, by_key);
-  tile_product(keys, width, queries, {scratch.ds, 1, kTile}, {scratch.query, width},
+  tile_product(keys, width, queries, {scratch.ds, 1, s.tile}, {scratch.query, width},
                {scratch.dkeys + key * width, width, true}, by_key);
-  tile_product(queries, width, keys, {scratch.ds, kTile, 1}, {scratch.keys + key * width, width},
+  tile_product(queries, width, keys, {scratch.ds, s.tile, 1}, {scratch.keys + key * width, width},
                {scratch.dquery, width, true}, by_query);
 }
 
@@ -166,14 +166,14 @@ void store_rows(const float* from, int64_t from_row, int64_t rows, int64_t colum
 void backward_query_head(const AttentionBackward& a, const AttentionShape& s, const BackwardScratch& scratch,
                          int64_t sequence, int64_t head) {
   const int64_t width = s.padded_dim();
-  for (int64_t first = 0; first < s.length; first += kTile) {
-    const int64_t queries = std::min(kTile, s.length - first);
+  for (int64_t first = 0; first < s.length; first += s.tile) {
+    const int64_t queries = std::min(s.tile, s.length - first);
     const int64_t q_at = s.q(sequence, head) + first * s.qkv_row(), o_at = s.o(sequence, head) + first * s.o_row();
     copy_tile(a.qkv + q_at, s.qkv_row(), queries, s.head_dim, s.scale, scratch.query, width);
     copy_tile(a.d_o + o_at, s.o_row(), queries, s.head_dim, 1.0f, scratch.d_o, width);
     sum_deltas(a, s, scratch, o_at, queries);
     std::fill_n(scratch.dquery, queries * width, 0.0f);
-    for (int64_t key = s.first_key_tile(first); key <= first; key += kTile) {
+    for (int64_t key = s.first_key_tile(first); key <= first; key += s.tile) {
       backward_tile_pair(a, s, scratch, sequence, head, first, key);
     }
     store_rows(scratch.dquery, width, queries, s.head_dim, s.scale, a.dqkv + q_at, s.qkv_row());

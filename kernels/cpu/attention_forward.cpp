@@ -37,8 +37,8 @@ struct ForwardScratch {
   float *largest, *sum;  ///< [tile]: running maximum and sum of exponentials
 
   static int64_t floats(const AttentionShape& s) {
-    return round_up(s.head_dim * s.padded_length() + s.padded_length() * s.padded_dim() + kTile * s.padded_dim() +
-                        kTile * kTile + kTile * s.padded_dim() + 2 * kTile,
+    return round_up(s.head_dim * s.padded_length() + s.padded_length() * s.padded_dim() + s.tile * s.padded_dim() +
+                        s.tile * s.tile + s.tile * s.padded_dim() + 2 * s.tile,
                     kTileAlign);
   }
 
@@ -50,11 +50,11 @@ struct ForwardScratch {
     };
     keys = take(s.head_dim * s.padded_length());
     values = take(s.padded_length() * s.padded_dim());
-    query = take(kTile * s.padded_dim());
-    scores = take(kTile * kTile);
-    result = take(kTile * s.padded_dim());
-    largest = take(kTile);
-    sum = take(kTile);
+    query = take(s.tile * s.padded_dim());
+    scores = take(s.tile * s.tile);
+    result = take(s.tile * s.padded_dim());
+    largest = take(s.tile);
+    sum = take(s.tile);
   }
 };
 
@@ -68,10 +68,10 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void pack_keys_and_values(const AttentionShape& s, const float* k, const float* v, const ForwardScratch& scratch) {
-  for (int64_t first = 0; first < s.length; first += kTile) {
-    const int64_t keys = std::min(kTile, s.length - first);
-    transpose_tile(k + first * s.qkv_row(), s.qkv_row(), keys, s.head_dim, scratch.keys + first * s.head_dim, kTile,
-                   kTile);
+  for (int64_t first = 0; first < s.length; first += s.tile) {
+    const int64_t keys = std::min(s.tile, s.length - first);
+    transpose_tile(k + first * s.qkv_row(), s.qkv_row(), keys, s.head_dim, scratch.keys + first * s.head_dim, s.tile,
+                   s.tile);
   }
   copy_tile(v, s.qkv_row(), s.length, s.head_dim, 1.0f, scratch.values, s.padded_dim());
 }
@@ -83,8 +83,8 @@ HWY_INLINE void scale_row(float* row, float factor, int64_t count) {
 
 /// Takes the rows' maxima over one more tile into the running maxima. What was summed before is rescaled to them: the
 /// sums here, the results in rescale_results by `shrink`.
-HWY_INLINE void raise_maxima(const ForwardScratch& scratch, const float* tile_largest, float* shrink) {
-  for (int64_t i = 0; i < kTile; i += kLanes) {
+HWY_INLINE void raise_maxima(const ForwardScratch& scratch, int64_t tile, const float* tile_largest, float* shrink) {
+  for (int64_t i = 0; i < tile; i += kLanes) {
     const V32 before = Whole::load(scratch.largest + i);
     const V32 after = hn::Max(before, Whole::load(tile_largest + i));
     const V32 factor = hn::IfThenElse(hn::Eq(before, after), set(1.0f), exp_of(hn::Sub(before, after)));
@@ -97,20 +97,20 @@ HWY_INLINE void raise_maxima(const ForwardScratch& scratch, const float* tile_la
 /// Turns a tile of scores into exponentials relative to the running maxima; entries that a query does not see become 0.
 HWY_INLINE void softmax_tile(const AttentionShape& s, const ForwardScratch& scratch, int64_t first, int64_t queries,
                              int64_t key, int64_t keys) {
-  HWY_ALIGN float tile_largest[kTile];
-  HWY_ALIGN float shrink[kTile];
-  std::fill_n(tile_largest, kTile, -std::numeric_limits<float>::infinity());
+  HWY_ALIGN float tile_largest[kLargestTile];
+  HWY_ALIGN float shrink[kLargestTile];
+  std::fill_n(tile_largest, s.tile, -std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < queries; ++i) {
     const KeyRange seen = visible_keys(s, first + i, key, keys);
-    if (seen.begin < seen.end) tile_largest[i] = max_of(scratch.scores + i * kTile + seen.begin, seen.end - seen.begin);
+    if (seen.begin < seen.end) tile_largest[i] = max_of(scratch.scores + i * s.tile + seen.begin, seen.end - seen.begin);
   }
-  raise_maxima(scratch, tile_largest, shrink);
+  raise_maxima(scratch, s.tile, tile_largest, shrink);
   for (int64_t i = 0; i < queries; ++i) {
     const KeyRange seen = visible_keys(s, first + i, key, keys);
-    float* scores = scratch.scores + i * kTile;
+    float* scores = scratch.scores + i * s.tile;
     if (shrink[i] != 1.0f) scale_row(scratch.result + i * s.padded_dim(), shrink[i], s.padded_dim());
     std::fill(scores, scores + seen.begin, 0.0f);
-    std::fill(scores + seen.end, scores + kTile, 0.0f);
+    std::fill(scores + seen.end, scores + s.tile, 0.0f);
     const V32 offset = set(scratch.largest[i]);
     float* from = scores + seen.begin;
     scratch.sum[i] += sum_vectors(seen.end - seen.begin, [=](auto part, int64_t j) {
@@ -124,10 +124,10 @@ HWY_INLINE void softmax_tile(const AttentionShape& s, const ForwardScratch& scra
 /// Multiplies the exponentials of one row by their dropout factors (their sum stays that of all).
 void drop_scores(const AttentionForward& a, const AttentionShape& s, float* scores, int64_t sequence, int64_t head,
                  int64_t query, int64_t first_key) {
-  HWY_ALIGN float factors[kTile];
+  HWY_ALIGN float factors[kLargestTile];
   const uint64_t position = dropout_score_position(a.context, sequence, head, s.heads, query, s.length);
-  dropout_factors(a.mask, position + static_cast<uint64_t>(first_key), kTile, factors);
-  for (int64_t j = 0; j < kTile; j += kLanes) {
+  dropout_factors(a.mask, position + static_cast<uint64_t>(first_key), s.tile, factors);
+  for (int64_t j = 0; j < s.tile; j += kLanes) {
     Whole::store(hn::Mul(Whole::load(scores + j), Whole::load(factors + j)), scores + j);
   }
 }
@@ -151,22 +151,22 @@ void store_tile(const AttentionForward& a, const AttentionShape& s, const Forwar
 /// One tile of queries of one head against all keys that it sees.
 void attend_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch, int64_t sequence,
                  int64_t head, int64_t first) {
-  const int64_t queries = std::min(kTile, s.length - first), width = s.padded_dim();
+  const int64_t queries = std::min(s.tile, s.length - first), width = s.padded_dim();
   copy_tile(a.qkv + s.q(sequence, head) + first * s.qkv_row(), s.qkv_row(), queries, s.head_dim, s.scale, scratch.query,
             width);
   std::fill_n(scratch.result, queries * width, 0.0f);
-  std::fill_n(scratch.largest, kTile, -std::numeric_limits<float>::infinity());
-  std::fill_n(scratch.sum, kTile, 0.0f);
-  for (int64_t key = s.first_key_tile(first); key <= first; key += kTile) {
-    const int64_t keys = std::min(kTile, s.length - key);
+  std::fill_n(scratch.largest, s.tile, -std::numeric_limits<float>::infinity());
+  std::fill_n(scratch.sum, s.tile, 0.0f);
+  for (int64_t key = s.first_key_tile(first); key <= first; key += s.tile) {
+    const int64_t keys = std::min(s.tile, s.length - key);
     const bool diagonal = key == first;
-    tile_product(queries, kTile, s.head_dim, {scratch.query, width, 1}, {scratch.keys + key * s.head_dim, kTile},
-                 {scratch.scores, kTile, false}, diagonal ? Triangle::columns : Triangle::none);
+    tile_product(queries, s.tile, s.head_dim, {scratch.query, width, 1}, {scratch.keys + key * s.head_dim, s.tile},
+                 {scratch.scores, s.tile, false}, diagonal ? Triangle::columns : Triangle::none);
     softmax_tile(s, scratch, first, queries, key, keys);
     for (int64_t i = 0; s.probability > 0 && i < queries; ++i) {
-      drop_scores(a, s, scratch.scores + i * kTile, sequence, head, first + i, key);
+      drop_scores(a, s, scratch.scores + i * s.tile, sequence, head, first + i, key);
     }
-    tile_product(queries, width, keys, {scratch.scores, kTile, 1}, {scratch.values + key * width, width},
+    tile_product(queries, width, keys, {scratch.scores, s.tile, 1}, {scratch.values + key * width, width},
                  {scratch.result, width, true}, diagonal ? Triangle::depth_end : Triangle::none);
   }
   store_tile(a, s, scratch, sequence, head, first, queries);
@@ -182,7 +182,7 @@ void attend_heads(const AttentionForward& a, const AttentionShape& s, float* wor
       packed = sequence * s.kv_heads + kv_head;
       pack_keys_and_values(s, a.qkv + s.k(sequence, kv_head), a.qkv + s.v(sequence, kv_head), scratch);
     }
-    for (int64_t first = 0; first < s.length; first += kTile) attend_tile(a, s, scratch, sequence, head, first);
+    for (int64_t first = 0; first < s.length; first += s.tile) attend_tile(a, s, scratch, sequence, head, first);
   }
 }
 
