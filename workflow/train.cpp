@@ -61,12 +61,18 @@ std::map<int64_t, double> recorded_losses(const TrainOptions& options) {
   return losses;
 }
 
+/// The plan of the run's last life; empty if there was none.
+std::string last_plan(const TrainOptions& options) {
+  const std::filesystem::path path = options.out / "plan.json";
+  return std::filesystem::exists(path) ? read_file(path) : "";
+}
+
 TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const TrainerReport& report, double seconds) {
   const Program& program = setup.session->programs.train;
   const int64_t tokens = global_batch_of(program) * program.sequence_length;
   TrainResult result;
   result.steps = report.last_step;
-  result.tokens = report.last_step * tokens;
+  result.tokens = report.tokens;
   result.loss = report.loss;
   result.validation_loss = report.validation_loss;
   result.step_seconds_median = median_of(report.step_seconds);
@@ -117,6 +123,7 @@ TrainResult train(const TrainOptions& options, Communicator& communicator) {
   trainer.resume_step = options.resume_step;
   trainer.identity = setup.identity;
   trainer.recorded_losses = recorded_losses(options);
+  trainer.recorded_by_same_plan = last_plan(options) == setup.plan_text;
   trainer.stop_requested = stop_requested;
   communicator.barrier(world_group(*setup.session));  // everybody has read the old metrics before they are cut
   std::optional<RunLog> log;

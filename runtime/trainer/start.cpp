@@ -44,6 +44,11 @@ std::filesystem::path agreed_checkpoint(const CheckpointRanks& ranks, const Trai
   });
 }
 
+std::string note_of(const RunState& state, const char* name) {
+  const auto found = state.notes.find(name);
+  return found == state.notes.end() ? "" : found->second;
+}
+
 StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options,
                   const std::filesystem::path& path) {
   RunState stored;
@@ -55,15 +60,21 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
   const Program& program = session.programs.train;
   const auto segments = segment_views(program, session.arena->data());
   const std::string digest = restore_checkpoint(path, session.slices, segments, {}, ranks);
-  StartState start{.step = stored.step, .losses = stored.losses, .checkpoint = path.string(),
+  StartState start{.step = stored.step, .samples = stored.samples_consumed, .losses = stored.losses, .checkpoint = path.string(),
                    .same_plan = stored.plan_digest == options.identity.plan_digest};
   emit(options, ranks, {"resume", stored.step, "parameters have digest " + digest, path.string(), 0});
-  if (const auto note = stored.notes.find(kProbeNote); note != stored.notes.end()) {
-    const double actual = std::strtod(probe_loss(session, options, stored.step).c_str(), nullptr);
-    const double recorded = std::strtod(note->second.c_str(), nullptr);
+  const std::string batch = note_of(stored, kBatchNote);
+  start.same_batch = batch == std::to_string(global_batch_of(program));
+  if (const std::string note = note_of(stored, kProbeNote); start.same_batch && !note.empty()) {
+    const double recorded = std::strtod(note.c_str(), nullptr);
+    const double actual = std::strtod(probe_loss(session, options, stored.samples_consumed).c_str(), nullptr);
     compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan);
     emit(options, ranks, {"resume_verified", stored.step,
                           fmt::format("the next batch has the recorded loss {:.9g}", actual), path.string(), 0});
+  } else {
+    emit(options, ranks, {"resume_unverified", stored.step,
+                          fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch),
+                          path.string(), 0});
   }
   return start;
 }
@@ -87,9 +98,8 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
                   "the state is not what was saved: resume from an older checkpoint with --resume=step-N");
 }
 
-std::string probe_loss(Session& session, const TrainerOptions& options, int64_t completed_steps) {
-  const int64_t first = completed_steps * global_batch_of(session.programs.train);
-  return fmt::format("{:a}", evaluate_loss(session, options.training, first, 1));
+std::string probe_loss(Session& session, const TrainerOptions& options, int64_t samples_consumed) {
+  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1));
 }
 
 StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options) {

@@ -9,9 +9,11 @@ namespace foresail {
 
 struct StartState {
   int64_t step = 0;                   ///< completed optimizer steps
+  int64_t samples = 0;                ///< consumed by all ranks: the position in the data, whatever the batch was
   std::vector<StepLoss> losses;       ///< recorded by the checkpoint
   std::string checkpoint;             ///< resumed from; empty: none
   bool same_plan = true;              ///< as the one that wrote it: results must be bitwise equal
+  bool same_batch = true;             ///< otherwise losses of steps cannot be compared
 };
 
 /// Collective. Throws bad_input when a checkpoint belongs to another model, dataset or seed, or is damaged.
@@ -19,11 +21,12 @@ StartState start_run(Session& session, const CheckpointRanks& ranks, const Train
 
 /// The loss of the next training batch without dropout, as text that keeps every bit: what a checkpoint records and a
 /// resume must reproduce. Collective.
-std::string probe_loss(Session& session, const TrainerOptions& options, int64_t completed_steps);
+std::string probe_loss(Session& session, const TrainerOptions& options, int64_t samples_consumed);
 
 /// Throws bad_input unless `actual` reproduces `recorded`: bitwise for the same plan, otherwise within 1e-5.
 void compare_losses(const std::string& what, double recorded, double actual, bool same_plan);
 
 inline constexpr const char* kProbeNote = "next_batch_loss";
+inline constexpr const char* kBatchNote = "global_batch";
 
 }  // namespace foresail

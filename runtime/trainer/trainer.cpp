@@ -54,6 +54,7 @@ class Trainer {
   CheckpointRanks ranks_;
   const Program& program_;
   int64_t batch_, tokens_;
+  int64_t samples_ = 0;  ///< consumed so far by all ranks
   std::vector<int32_t> unused_;
   TrainerReport report_;
   StartState start_;
@@ -64,12 +65,13 @@ class Trainer {
 StepRecord Trainer::one_step(int64_t step) {
   session_.switch_to(*session_.train);
   const auto begin = Clock::now();
-  fill_batch(*session_.train, program_, session_.place.dp, (step - 1) * batch_, options_.training, unused_);
+  fill_batch(*session_.train, program_, session_.place.dp, samples_, options_.training, unused_);
+  samples_ += batch_;
   session_.train->step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, tokens_);
   session_.train->step();
   const StepMetrics metrics = session_.train->metrics();
   return {.step = step,
-          .tokens = step * tokens_,
+          .tokens = samples_ * program_.sequence_length,
           .loss = metrics.loss,
           .grad_norm = metrics.grad_norm,
           .clip_factor = metrics.clip_factor,
@@ -99,8 +101,12 @@ void Trainer::judge(const StepRecord& record) {
 
 void Trainer::compare_replayed(const StepRecord& record) {
   const auto recorded = options_.recorded_losses.find(record.step);
-  if (recorded == options_.recorded_losses.end() || start_.checkpoint.empty() || record.step != start_.step + 1) return;
-  compare_losses(fmt::format("step {}: replayed loss", record.step), recorded->second, record.loss, start_.same_plan);
+  if (recorded == options_.recorded_losses.end() || start_.checkpoint.empty() || !start_.same_batch ||
+      record.step != start_.step + 1) {
+    return;
+  }
+  compare_losses(fmt::format("step {}: replayed loss", record.step), recorded->second, record.loss,
+                 options_.recorded_by_same_plan);
   event({"resume_verified", record.step, fmt::format("the replayed step has the recorded loss {:.9g}", record.loss),
          start_.checkpoint, 0});
 }
@@ -114,9 +120,10 @@ bool Trainer::asked_to_stop() {
 void Trainer::checkpoint(int64_t step) {
   RunState state = options_.identity;
   state.step = step;
-  state.samples_consumed = step * batch_;
+  state.samples_consumed = samples_;
   state.losses = losses_;
-  state.notes[kProbeNote] = probe_loss(session_, options_, step);
+  state.notes[kBatchNote] = std::to_string(batch_);
+  state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.arena->data());
   const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),
                                             .state = state,
@@ -139,6 +146,7 @@ void Trainer::evaluate(StepRecord& record) {
 TrainerReport Trainer::run() {
   start_ = start_run(session_, ranks_, options_);
   losses_ = start_.losses;
+  samples_ = start_.samples;
   report_.first_step = start_.step + 1;
   report_.last_step = start_.step;
   report_.checkpoint = start_.checkpoint;
@@ -157,6 +165,7 @@ TrainerReport Trainer::run() {
     if (leads() && options_.on_step) options_.on_step(record);
     if (last || report_.stopped || due(session_.job.checkpoint_interval_steps, step)) checkpoint(step);
   }
+  report_.tokens = samples_ * program_.sequence_length;
   double resident = static_cast<double>(resident_bytes());
   communicator_.all_reduce(&resident, 1, DType::f64, ReduceKind::max, ranks_.world);
   report_.resident_bytes = static_cast<int64_t>(resident);

@@ -26,7 +26,7 @@ struct StepRecord {
   std::optional<double> validation_loss;  ///< measured after this step
 };
 
-/// "start", "resume", "resume_verified", "step_skipped", "evaluation", "checkpoint", "stop", "finish".
+/// "start", "resume", "resume_verified", "resume_unverified", "step_skipped", "evaluation", "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;
   int64_t step = 0;
@@ -45,6 +45,7 @@ struct TrainerOptions {
   std::optional<int64_t> resume_step;
   RunState identity;                           ///< what checkpoints say about the run; step and losses are filled in
   std::map<int64_t, double> recorded_losses;   ///< of the run's former life: replayed steps are compared with them
+  bool recorded_by_same_plan = true;           ///< those losses must come back bit by bit
   std::function<bool()> stop_requested;        ///< this rank was asked to stop; may be empty
   std::function<void(const StepRecord&)> on_step;   ///< rank 0 only; may be empty
   std::function<void(const RunEvent&)> on_event;    ///< rank 0 only; may be empty
@@ -53,6 +54,7 @@ struct TrainerOptions {
 
 struct TrainerReport {
   int64_t first_step = 0, last_step = 0;  ///< first_step - 1 was the state at the start
+  int64_t tokens = 0;                     ///< trained on since the start of the run
   double loss = 0;                        ///< of the last step
   std::optional<double> validation_loss;
   std::vector<double> step_seconds;       ///< of every step of this call

@@ -85,6 +85,30 @@ TEST(Trainer, ResumingFromAnOlderCheckpointSetsTheNewerOnesAside) {
   EXPECT_EQ(resumed.state, expected.state);
 }
 
+TEST(Trainer, AnotherBatchSizeGoesOnAtTheSamePlaceInTheData) {
+  const TemporaryFolder folder;
+  TrainerOptions first = small_options(folder.path(), 12);
+  first.stop_after = 4;
+  run_small(small_request(), first);  // 4 steps of 4 samples
+  SessionRequest larger = small_request();
+  larger.job.global_batch = 8;
+  TrainerOptions second = small_options(folder.path(), 12);
+  second.resume = true;
+  second.stop_after = 5;
+  second.identity.plan_digest = "another plan";
+  std::vector<int64_t> read;
+  second.training = [&](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
+    read.push_back(index);
+    testing::rule_samples(23, 1)(index, tokens, targets);
+  };
+  std::vector<std::string> events;
+  second.on_event = [&](const RunEvent& event) { events.push_back(event.kind); };
+  const SmallResult result = run_small(larger, second);
+  EXPECT_EQ(read.front(), 16);
+  EXPECT_EQ(result.report.tokens, (16 + 8) * 8);
+  EXPECT_EQ(events[1], "resume_unverified") << "losses of different batches cannot be compared";
+}
+
 TEST(Trainer, ResumingBeforeTheFirstCheckpointStartsOver) {
   const TemporaryFolder folder;
   TrainerOptions options = small_options(folder.path(), 3);
