@@ -34,8 +34,12 @@ std::function<Exit()> add_sample(CLI::App& app, const RankEnvironment&) {
       std::cout << text_result_to_json(sample(flags->options));
       return Exit::done;
     }
-    std::cout << flags->options.prompt << std::flush;
-    sample(flags->options, [](const std::string& piece) { std::cout << piece << std::flush; });
+    bool begun = false;  // the prompt is shown once the checkpoint has proved to be one
+    sample(flags->options, [&](const std::string& piece) {
+      if (!begun) std::cout << flags->options.prompt;
+      begun = true;
+      std::cout << piece << std::flush;
+    });
     std::cout << "\n";
     return Exit::done;
   };

@@ -41,10 +41,12 @@ class System : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  Said run(std::vector<std::string> words) {
+  /// Starts the binary in this test's folder, in a process group of its own as a shell does.
+  pid_t start(std::vector<std::string> words) {
     words.insert(words.begin(), FORESAIL_BINARY);
     const pid_t child = fork();
     if (child == 0) {
+      setpgid(0, 0);
       if (chdir(folder_.c_str()) != 0) _exit(126);
       dup2(open("stdout.txt", O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
       dup2(open("stderr.txt", O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
@@ -54,11 +56,17 @@ class System : public testing::Test {
       execv(arguments[0], arguments.data());
       _exit(127);
     }
+    return child;
+  }
+
+  Said finish(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), content_of(folder_ / "stdout.txt"),
             content_of(folder_ / "stderr.txt")};
   }
+
+  Said run(std::vector<std::string> words) { return finish(start(std::move(words))); }
 
   /// The house form of a refusal: the exit code, nothing on standard output, one line that names all of `parts`.
   void expect_refused(const std::vector<std::string>& words, int exit_code, const std::vector<std::string>& parts) {
@@ -71,11 +79,13 @@ class System : public testing::Test {
     for (const std::string& part : parts) EXPECT_NE(said.log.find(part), std::string::npos) << command << said.log;
   }
 
-  /// --json: exactly one document on standard output.
+  /// --json: exactly one document on standard output. `exit_code` -1: any.
   Json document_of(std::vector<std::string> words, int exit_code = 0) {
     words.emplace_back("--json");
     const Said said = run(words);
-    EXPECT_EQ(said.exit_code, exit_code) << testing::PrintToString(words) << said.log;
+    if (exit_code >= 0) {
+      EXPECT_EQ(said.exit_code, exit_code) << testing::PrintToString(words) << said.log;
+    }
     const auto document = Json::parse(said.output, nullptr, false);
     EXPECT_FALSE(document.is_discarded()) << testing::PrintToString(words) << said.output;
     return document;
