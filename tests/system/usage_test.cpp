@@ -90,7 +90,7 @@ TEST_F(System, NumbersAreChecked) {
 }
 
 TEST_F(System, PartsThatAreNotBuiltSaySo) {
-  for (const char* verb : {"calibrate", "doctor", "launch", "report"}) {
+  for (const char* verb : {"calibrate", "doctor", "launch"}) {
     expect_refused({verb}, 2, {std::string("foresail ") + verb, "not built yet"});
     expect_refused({verb, "plan.json", "--slurm"}, 2, {"not built yet"});
   }
@@ -99,6 +99,7 @@ TEST_F(System, PartsThatAreNotBuiltSaySo) {
   expect_refused({"plan", "--model", "gpt2", "--machine", "dgx-a100-80gb", "--report", "x.html"}, 2,
                  {"--report", "not built"});
   expect_refused({"checkpoint", "export", "a", "b"}, 2, {"not built yet"});
+  expect_refused({"report", "run", "--out", "report.html"}, 2, {"--out", "not built"});
 }
 
 TEST_F(System, MpirunIsNotTheUsersToType) {
