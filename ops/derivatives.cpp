@@ -82,8 +82,8 @@ void derive_rope(GradientBuilder& b) {
 
 void derive_attention(GradientBuilder& b) {
   const int dqkv = b.gradient_like(b.input(0));
-  b.emit(OpKind::attention_backward, b.node().attributes,
-         {b.output_gradient(0), b.input(0), b.output(0), b.output(1)}, {dqkv});
+  b.emit(OpKind::attention_backward, b.node().attributes, {b.output_gradient(0), b.input(0), b.output(0), b.output(1)},
+         {dqkv});
   b.contribute(0, dqkv);
 }
 

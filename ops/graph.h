@@ -17,12 +17,12 @@ enum class DimName : uint8_t {
   sequences,  ///< sequences of a micro-batch
   position,   ///< sequence_length or the rows of a position table
   hidden,
-  qkv,        ///< (heads + 2 kv_heads) * head_dim
+  qkv,  ///< (heads + 2 kv_heads) * head_dim
   heads,
   qk_heads,   ///< heads + kv_heads
   attention,  ///< heads * head_dim
   ffn,
-  gate_up,    ///< 2 * ffn
+  gate_up,  ///< 2 * ffn
   vocabulary,
 };
 
@@ -44,10 +44,10 @@ struct Init {
 /// A run of rows (dimension 0) of a packed weight, taken from one logical tensor. A weight is packed when one matrix
 /// product serves several logical tensors (q, k, v) or row groups; tensor parallelism cuts every part by itself.
 struct WeightPart {
-  std::string tensor;          ///< Hugging Face name; "{}" stands for the layer number
-  int64_t rows = 0;            ///< global rows of this part
-  int64_t tensor_rows = 0;     ///< rows of the whole logical tensor
-  int64_t first_row = 0;       ///< where this part begins in it
+  std::string tensor;               ///< Hugging Face name; "{}" stands for the layer number
+  int64_t rows = 0;                 ///< global rows of this part
+  int64_t tensor_rows = 0;          ///< rows of the whole logical tensor
+  int64_t first_row = 0;            ///< where this part begins in it
   bool transposed_in_file = false;  ///< Hugging Face stores it [in, out] (GPT-2's Conv1D)
 };
 
@@ -56,17 +56,17 @@ struct Weight {
   std::vector<Dim> dims;          ///< [out, in] or [n]
   std::vector<WeightPart> parts;  ///< their rows add up to dims[0]
   Init init;
-  bool decay = true;              ///< weight decay applies (false for norms and biases)
-  std::string tied_to;            ///< name of the weight of the embedding unit that this one is, or empty
+  bool decay = true;    ///< weight decay applies (false for norms and biases)
+  std::string tied_to;  ///< name of the weight of the embedding unit that this one is, or empty
 };
 
 enum class TensorRole : uint8_t {
   activation,
-  layer_input,      ///< hidden states [T,H] that enter the layer
-  layer_output,     ///< hidden states that leave it
-  tokens,           ///< i32 [T]
-  targets,          ///< i32 [T]
-  constant,         ///< made once at start (rope table)
+  layer_input,   ///< hidden states [T,H] that enter the layer
+  layer_output,  ///< hidden states that leave it
+  tokens,        ///< i32 [T]
+  targets,       ///< i32 [T]
+  constant,      ///< made once at start (rope table)
   weight,
   weight_gradient,  ///< accumulator
   output_gradient,  ///< gradient of the layer's output: enters backward

@@ -43,7 +43,8 @@ Inferred infer_add_rms_norm(const Inputs& inputs, const OpAttributes&, const Pre
 }
 
 Inferred infer_add_layer_norm(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
-  return {like(inputs.at(0)), like(inputs[0]), row_statistic(inputs[0], precision), row_statistic(inputs[0], precision)};
+  return {like(inputs.at(0)), like(inputs[0]), row_statistic(inputs[0], precision),
+          row_statistic(inputs[0], precision)};
 }
 
 Inferred infer_qk_norm(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
@@ -60,8 +61,7 @@ Inferred infer_linear(const Inputs& inputs, const OpAttributes&, const Precision
 Inferred infer_attention(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
   check_packed_heads(inputs.at(0), attributes);
   const int64_t sequences = sequences_of(inputs[0], attributes);
-  return {{precision.activation,
-           {inputs[0].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}},
+  return {{precision.activation, {inputs[0].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}},
           {precision.statistic,
            {{DimName::sequences, sequences},
             {DimName::heads, attributes.heads},
@@ -80,8 +80,7 @@ Inferred infer_attention_scores(const Inputs& inputs, const OpAttributes& attrib
 
 Inferred infer_attention_context(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
   check_packed_heads(inputs.at(1), attributes);
-  return {{precision.activation,
-           {inputs[1].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}}};
+  return {{precision.activation, {inputs[1].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}}};
 }
 
 Inferred infer_swiglu(const Inputs& inputs, const OpAttributes&, const Precision& precision) {

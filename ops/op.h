@@ -22,14 +22,14 @@ enum class OpKind : uint8_t {
   position_embedding,           ///< x[T,H], table[M,H] -> y = x + table[row mod S]
   position_embedding_backward,  ///< dy[T,H] -> accum dtable[M,H] (rows >= S untouched)
   // Norms. `epsilon`.
-  rms_norm,              ///< x[T,H], w[H] -> y[T,H], rstd[T]
-  rms_norm_backward,     ///< dy, x, w, rstd [, addend[T,H]] -> dx (+ addend), accum dw[H]; dx may be addend or dy
-  layer_norm,            ///< x[T,H], w[H], b[H] -> y[T,H], mean[T], rstd[T]
-  layer_norm_backward,   ///< dy, x, w, mean, rstd [, addend] -> dx (+ addend), accum dw[H], accum db[H]
-  add_rms_norm,          ///< x, r, w -> sum = x + r, y = rms_norm(sum), rstd; sum may be x or r
-  add_layer_norm,        ///< x, r, w, b -> sum, y, mean, rstd
-  qk_norm,               ///< qkv[T,(A+2G)D], qw[D], kw[D] -> qkv' (q and k heads normed, v copied), rstd[T,A+G]; in place
-  qk_norm_backward,      ///< dqkv', qkv, qw, kw, rstd -> dqkv, accum dqw[D], accum dkw[D]; dqkv may be dqkv'
+  rms_norm,             ///< x[T,H], w[H] -> y[T,H], rstd[T]
+  rms_norm_backward,    ///< dy, x, w, rstd [, addend[T,H]] -> dx (+ addend), accum dw[H]; dx may be addend or dy
+  layer_norm,           ///< x[T,H], w[H], b[H] -> y[T,H], mean[T], rstd[T]
+  layer_norm_backward,  ///< dy, x, w, mean, rstd [, addend] -> dx (+ addend), accum dw[H], accum db[H]
+  add_rms_norm,         ///< x, r, w -> sum = x + r, y = rms_norm(sum), rstd; sum may be x or r
+  add_layer_norm,       ///< x, r, w, b -> sum, y, mean, rstd
+  qk_norm,           ///< qkv[T,(A+2G)D], qw[D], kw[D] -> qkv' (q and k heads normed, v copied), rstd[T,A+G]; in place
+  qk_norm_backward,  ///< dqkv', qkv, qw, kw, rstd -> dqkv, accum dqw[D], accum dkw[D]; dqkv may be dqkv'
   // Matrix products. Weights are [out, in].
   linear,                  ///< x[T,K], w[N,K] [, bias[N]] -> y[T,N]
   linear_backward_input,   ///< dy[T,N], w[N,K] -> dx[T,K]
@@ -42,9 +42,9 @@ enum class OpKind : uint8_t {
   rope_backward,       ///< dqkv', table -> dqkv; in place allowed
   attention,           ///< qkv -> o[T,A*D], lse[T/S,A,S]; causal, `scale`, `window` (0: none), dropout `probability`
   attention_backward,  ///< do, qkv, o, lse -> dqkv
-  attention_scores,            ///< unfused: qkv -> scores[T/S,A,S,S] = scale * q k^T (entries above the diagonal undefined)
-  attention_softmax,           ///< scores -> p, causal, in place allowed; entries above the diagonal become 0
-  attention_context,           ///< p[T/S,A,S,S], qkv -> o[T,A*D]
+  attention_scores,    ///< unfused: qkv -> scores[T/S,A,S,S] = scale * q k^T (entries above the diagonal undefined)
+  attention_softmax,   ///< scores -> p, causal, in place allowed; entries above the diagonal become 0
+  attention_context,   ///< p[T/S,A,S,S], qkv -> o[T,A*D]
   attention_scores_backward,   ///< dscores, qkv -> accum dqkv (q and k parts)
   attention_softmax_backward,  ///< dp, p -> dscores; in place allowed
   attention_context_backward,  ///< do, p, qkv -> dp, dqkv (v part set, q and k parts set to 0)
@@ -58,7 +58,7 @@ enum class OpKind : uint8_t {
   add,                 ///< a, b -> a + b; in place allowed
   dropout,             ///< x -> x * mask / (1 - probability); its own derivative; in place allowed; `random_site`
   // Loss. Targets < 0 are not counted. The weight of a token is StepInputs::inverse_valid_tokens.
-  cross_entropy_stats,     ///< logits[T,V], targets i32[T] -> stats[T,3] = local max, sum exp(x - max), target logit or 0
+  cross_entropy_stats,  ///< logits[T,V], targets i32[T] -> stats[T,3] = local max, sum exp(x - max), target logit or 0
   cross_entropy_backward,  ///< logits[T,V], targets, stats[P,T,3] -> dlogits (in place), accum loss f64[1]
   cross_entropy_loss,      ///< logits (not read), targets, stats[P,T,3] -> accum loss f64[1]
   cross_entropy,           ///< fused for P = 1: logits, targets -> dlogits (in place), accum loss f64[1]
@@ -86,13 +86,13 @@ enum class RopeScaling : uint8_t { none, linear, llama3 };
 struct OpAttributes {
   int64_t sequence_length = 0;
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t window = 0;             ///< sliding-window attention: keys within the last `window` positions; 0 = all
-  double scale = 0;               ///< of attention scores
-  double epsilon = 0;             ///< of norms
-  double probability = 0;         ///< of dropout
-  int32_t random_site = 0;        ///< which dropout of a block: the random stream is layer * 16 + random_site
-  int64_t vocabulary = 0;         ///< logical rows of the whole vocabulary; padded columns are masked
-  bool decay = false;             ///< adamw: weight decay applies
+  int64_t window = 0;       ///< sliding-window attention: keys within the last `window` positions; 0 = all
+  double scale = 0;         ///< of attention scores
+  double epsilon = 0;       ///< of norms
+  double probability = 0;   ///< of dropout
+  int32_t random_site = 0;  ///< which dropout of a block: the random stream is layer * 16 + random_site
+  int64_t vocabulary = 0;   ///< logical rows of the whole vocabulary; padded columns are masked
+  bool decay = false;       ///< adamw: weight decay applies
   CountRule count_rule = CountRule::every_tensor_rank;
   double rope_theta = 0;
   RopeScaling rope_scaling = RopeScaling::none;

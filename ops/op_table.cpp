@@ -12,6 +12,7 @@ namespace {
 using enum OpKind;
 using namespace rules;  // NOLINT(google-build-using-namespace): the rows below are nothing but names of this room
 
+// clang-format off
 std::vector<OpInfo> rows() {
   const auto gemm = OpClass::matrix_product;
   const auto flash = OpClass::attention;
@@ -80,6 +81,7 @@ std::vector<OpInfo> rows() {
       {adamw, "adamw", optimizer, 15, {}, {}, per_element, operands, {}},
   };
 }
+// clang-format on
 
 const std::array<OpInfo, kOpKindCount>& table() {
   static const auto by_kind = [] {

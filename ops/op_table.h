@@ -12,7 +12,16 @@
 namespace foresail {
 
 /// What bounds an operator; cost models and recompute presets go by it.
-enum class OpClass : uint8_t { matrix_product, attention, unfused_attention, norm, element_wise, embedding, loss, optimizer };
+enum class OpClass : uint8_t {
+  matrix_product,
+  attention,
+  unfused_attention,
+  norm,
+  element_wise,
+  embedding,
+  loss,
+  optimizer
+};
 
 /// An output may take the buffer of an input that nobody reads later.
 struct InPlace {
@@ -34,7 +43,8 @@ struct OpInfo {
   uint32_t accumulating_outputs = 0;  ///< bit i: output i is read, added to and written
   std::vector<InPlace> in_place;
   /// Outputs from inputs (dims may be symbolic). Kinds that only appear in backward or the optimizer have none.
-  std::function<std::vector<InferredTensor>(const std::vector<GraphTensor>& inputs, const OpAttributes&, const Precision&)>
+  std::function<std::vector<InferredTensor>(const std::vector<GraphTensor>& inputs, const OpAttributes&,
+                                            const Precision&)>
       infer;
   /// Floating-point operations (a multiply-add counts 2), as executed (causal attention counts what is computed).
   std::function<double(const OpInstance&)> flops;

@@ -7,16 +7,16 @@
 namespace foresail {
 
 struct StepInputs {
-  int64_t step = 1;                  ///< 1 for the first optimizer step
-  uint64_t seed = 0;                 ///< of dropout
+  int64_t step = 1;   ///< 1 for the first optimizer step
+  uint64_t seed = 0;  ///< of dropout
   double learning_rate = 0;
   double beta1 = 0.9, beta2 = 0.95;
-  double beta1_power = 0.9;          ///< beta1 ** step
-  double beta2_power = 0.95;         ///< beta2 ** step
+  double beta1_power = 0.9;   ///< beta1 ** step
+  double beta2_power = 0.95;  ///< beta2 ** step
   double epsilon = 1e-8;
   double weight_decay = 0;
-  double clip_norm = 0;              ///< 0: no clipping
-  double inverse_valid_tokens = 0;   ///< 1 / tokens that count in the loss of the global batch
+  double clip_norm = 0;             ///< 0: no clipping
+  double inverse_valid_tokens = 0;  ///< 1 / tokens that count in the loss of the global batch
 };
 
 /// Where a kernel runs: this rank's coordinates and the micro-batch it works on.

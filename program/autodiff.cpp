@@ -174,8 +174,7 @@ void Backward::finish() {
 Differentiated Backward::run() {
   seed();
   drop_loss_node();
-  const std::vector<Node> forward(result_.graph.nodes.begin(),
-                                  result_.graph.nodes.begin() + result_.forward_nodes);
+  const std::vector<Node> forward(result_.graph.nodes.begin(), result_.graph.nodes.begin() + result_.forward_nodes);
   for (auto node = forward.rbegin(); node != forward.rend(); ++node) step_back(*node);
   if (const int input = result_.graph.find(TensorRole::layer_input); input >= 0) {
     const int gradient = resolve(input);

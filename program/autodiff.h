@@ -9,9 +9,9 @@
 namespace foresail {
 
 struct Differentiated {
-  Graph graph;               ///< forward nodes, then backward nodes; tensors of both
-  int forward_nodes = 0;     ///< how many of graph.nodes are forward
-  std::set<int> saved;       ///< forward activations that backward reads
+  Graph graph;            ///< forward nodes, then backward nodes; tensors of both
+  int forward_nodes = 0;  ///< how many of graph.nodes are forward
+  std::set<int> saved;    ///< forward activations that backward reads
   /// Weights whose gradient accumulators hold only this tensor-parallel rank's share (index into graph.weights).
   std::set<int> partial_weight_gradients;
 };

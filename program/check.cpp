@@ -23,7 +23,8 @@ class Problems {
     if (seen_.size() < kMostProblems && seen_.insert(text).second) list_.push_back(std::move(text));
   }
   void add(const Step& step, const std::string& text) {
-    add(fmt::format("{}, instruction {}: {}", step.block->name, step.instruction - step.block->instructions.data(), text));
+    add(fmt::format("{}, instruction {}: {}", step.block->name, step.instruction - step.block->instructions.data(),
+                    text));
   }
   std::vector<std::string> take() { return std::move(list_); }
 
@@ -170,7 +171,8 @@ void check_shapes(const Program& program, const Block& block, Problems& problems
       problems.add(fmt::format("{}, instruction {}: {}", block.name, n, text));
     };
     for (const int32_t wait : instruction.waits) {
-      if (wait < 0 || wait >= static_cast<int32_t>(n)) problem("it waits for an instruction that does not come before it");
+      if (wait < 0 || wait >= static_cast<int32_t>(n))
+        problem("it waits for an instruction that does not come before it");
     }
     if (instruction.kind != InstructionKind::op || !info(instruction.op).infer) continue;
     std::vector<GraphTensor> inputs;

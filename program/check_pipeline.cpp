@@ -90,8 +90,8 @@ class Play {
         const Message message = wire.front();
         wire.pop_front();
         if (message.tag != event->tag || message.bytes != event->bytes) {
-          problems_.push_back(fmt::format("stage {} receives message {} of {} bytes where stage {} sent {} of {} bytes", s,
-                                          event->tag, event->bytes, event->peer, message.tag, message.bytes));
+          problems_.push_back(fmt::format("stage {} receives message {} of {} bytes where stage {} sent {} of {} bytes",
+                                          s, event->tag, event->bytes, event->peer, message.tag, message.bytes));
           return false;
         }
         --stages_[event->peer].outstanding[message.channel];
@@ -124,8 +124,8 @@ class Play {
       const CommEvent first = *stages_[members.front()].current();
       for (const int s : members) {
         if (stages_[s].current()->bytes != first.bytes || stages_[s].current()->kind != first.kind) {
-          problems_.push_back(fmt::format("stages {} and {} meet in a collective with different operands",
-                                          members.front(), s));
+          problems_.push_back(
+              fmt::format("stages {} and {} meet in a collective with different operands", members.front(), s));
           return false;
         }
       }

@@ -232,8 +232,8 @@ void StageCompiler::embedding_backward() {
 
 /// Before forward: the previous micro-batch must have left the buffer that this one's output takes.
 void StageCompiler::receive_hidden(int stage) {
-  MessageRequest message{"receive_hidden", {}, InstructionKind::receive, kActivations, stage - 1,
-                         {Register::x_out, 0, MemoryKind::activations}};
+  MessageRequest message{"receive_hidden", {},        InstructionKind::receive,
+                         kActivations,     stage - 1, {Register::x_out, 0, MemoryKind::activations}};
   if (shape_.first) message.kind = InstructionKind::wait_send;
   if (!shape_.last) message.wait_channels = {kActivations};
   if (shape_.first && shape_.last) return;
@@ -426,21 +426,20 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
   const ShapeRequest request{job.sequence_length, job.global_batch, precision_of(job), job.dropout};
   const StageShape shape = shape_stage(model, request, strategy, target, stage);
   ProgramSet set;
-  set.train = StageCompiler(shape, target, workspace_of, PersistentState::training, "train")
-                  .train(stage, strategy.recompute);
+  set.train =
+      StageCompiler(shape, target, workspace_of, PersistentState::training, "train").train(stage, strategy.recompute);
   const double tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length);
   set.train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
   ShapeRequest without_dropout = request;
   without_dropout.dropout = false;
   const StageShape evaluation = shape_stage(model, without_dropout, strategy, target, stage);
-  set.evaluate =
-      StageCompiler(evaluation, target, workspace_of, PersistentState::training, "evaluate").evaluate(stage);
+  set.evaluate = StageCompiler(evaluation, target, workspace_of, PersistentState::training, "evaluate").evaluate(stage);
   ensure(set.evaluate.arena.persistent_bytes == set.train.arena.persistent_bytes, "a set shares its persistent region");
   return set;
 }
 
-Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision, const Target& target,
-                       const WorkspaceOf& workspace_of) {
+Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,
+                       const Target& target, const WorkspaceOf& workspace_of) {
   const ShapeRequest request{sequence_length, 1, precision, false};
   const StageShape shape = shape_stage(model, request, Strategy{}, target, 0);
   return StageCompiler(shape, target, workspace_of, PersistentState::parameters_only, "logits").logits();

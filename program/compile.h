@@ -31,15 +31,16 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
 
 /// Forward pass of one sequence up to the logits (pp = tp = 1): for `sample`. The buffer named "logits" in the last
 /// block holds [S, V].
-Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision, const Target& target,
-                       const WorkspaceOf& workspace_of = {});
+Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,
+                       const Target& target, const WorkspaceOf& workspace_of = {});
 
 /// Workspace of every operator of a Program that has some, by signature: what a plan's Target must list so that the
 /// same Program is compiled anywhere.
 std::map<std::string, int64_t> used_workspaces(const Program& program);
 
 /// What a rank holds of every logical tensor; `tensor_rank` picks the shard. Order: embedding, layers, head.
-std::vector<ParameterSlice> parameter_slices(const ModelSpec& model, const Strategy& strategy, int stage, int tensor_rank);
+std::vector<ParameterSlice> parameter_slices(const ModelSpec& model, const Strategy& strategy, int stage,
+                                             int tensor_rank);
 
 /// First layer and number of layers of each stage (sizes differ by at most one, larger stages first).
 struct StageLayers {

@@ -58,7 +58,8 @@ bool fuse_one_bias_gelu(Graph& graph) {
   for (Node& gelu : graph.nodes) {
     if (!is_op(gelu, OpKind::gelu) || readers_of(graph, gelu.inputs[0]).size() != 1) continue;
     const int product = producer_of(graph, gelu.inputs[0]);
-    if (product < 0 || !is_op(graph.nodes[product], OpKind::linear) || graph.nodes[product].inputs.size() != 3) continue;
+    if (product < 0 || !is_op(graph.nodes[product], OpKind::linear) || graph.nodes[product].inputs.size() != 3)
+      continue;
     gelu.kind = OpKind::bias_gelu;
     gelu.inputs.push_back(graph.nodes[product].inputs[2]);
     graph.nodes[product].inputs.pop_back();

@@ -23,8 +23,8 @@ void tensor_parallel_divides(const ModelSpec& model, const Strategy& strategy, s
                                   strategy.tp, model.kv_heads));
   }
   if (model.ffn % strategy.tp != 0) {
-    reasons.push_back(fmt::format("tp = {} does not divide the FFN width {} (padding is not built yet)", strategy.tp,
-                                  model.ffn));
+    reasons.push_back(
+        fmt::format("tp = {} does not divide the FFN width {} (padding is not built yet)", strategy.tp, model.ffn));
   }
   if (strategy.tp > model.vocabulary) reasons.emplace_back("tp exceeds the vocabulary");
 }
@@ -43,13 +43,14 @@ std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Str
   }
   if (job.sequence_length < 1) reasons.emplace_back("the sequence length is not positive");
   if (model.positions == PositionKind::learned && job.sequence_length > model.max_positions) {
-    reasons.push_back(fmt::format("sequence length {} exceeds the {} learned positions", job.sequence_length,
-                                  model.max_positions));
+    reasons.push_back(
+        fmt::format("sequence length {} exceeds the {} learned positions", job.sequence_length, model.max_positions));
   }
   if (job.global_batch < 1 || job.global_batch % (strategy.dp * strategy.micro_batch) != 0) {
-    reasons.push_back(fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged batches are not "
-                                  "built yet)",
-                                  job.global_batch, strategy.dp * strategy.micro_batch));
+    reasons.push_back(
+        fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged batches are not "
+                    "built yet)",
+                    job.global_batch, strategy.dp * strategy.micro_batch));
   }
   return reasons;
 }

@@ -108,9 +108,8 @@ class Lowering {
 
 void add_waits(Block& block) {
   auto& instructions = block.instructions;
-  const bool single_queue = std::all_of(instructions.begin(), instructions.end(), [&](const Instruction& i) {
-    return i.queue == instructions.front().queue;
-  });
+  const bool single_queue = std::all_of(instructions.begin(), instructions.end(),
+                                        [&](const Instruction& i) { return i.queue == instructions.front().queue; });
   if (single_queue) return;
   std::vector<std::vector<Access>> touched;
   for (size_t i = 0; i < instructions.size(); ++i) {

@@ -17,7 +17,8 @@ bool alive_together(const PackItem& a, const PackItem& b) { return a.first <= b.
 int64_t lowest_offset(const std::vector<PackItem>& items, const PackItem& item, PackSpace space, int64_t begin) {
   std::vector<std::pair<int64_t, int64_t>> taken;
   for (const PackItem& other : items) {
-    if (other.space == space && alive_together(other, item)) taken.emplace_back(other.offset, other.offset + other.bytes);
+    if (other.space == space && alive_together(other, item))
+      taken.emplace_back(other.offset, other.offset + other.bytes);
   }
   std::sort(taken.begin(), taken.end());
   int64_t offset = begin;
@@ -100,7 +101,8 @@ PackResult pack(const std::vector<PackItem>& items, int64_t hole_bytes, int64_t 
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key(items[a]) < key(items[b]); });
     if (attempt()) return best;
   }
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return keys[0](items[a]) < keys[0](items[b]); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return keys[0](items[a]) < keys[0](items[b]); });
   std::minstd_rand random(1);
   for (int i = 0; i < kShuffledOrders; ++i) {
     if (order.size() < 2) break;

@@ -23,10 +23,10 @@ enum class Register : uint8_t {
   master,
   moment1,
   moment2,
-  saved,      ///< this layer's region of the micro-batch's slot: its input hidden states, then kept activations
-  x_in,       ///< hidden states entering the layer (in the slot)
-  x_out,      ///< hidden states leaving it (in the slot)
-  data,       ///< tokens and targets of the micro-batch
+  saved,  ///< this layer's region of the micro-batch's slot: its input hidden states, then kept activations
+  x_in,   ///< hidden states entering the layer (in the slot)
+  x_out,  ///< hidden states leaving it (in the slot)
+  data,   ///< tokens and targets of the micro-batch
   count_
 };
 inline constexpr int kRegisterCount = static_cast<int>(Register::count_);
@@ -57,13 +57,13 @@ struct Instruction {
   /// Buffers of the block. all_reduce: inputs[0] is outputs[0]. all_gather: inputs[0] into outputs[0], in group order.
   /// send: inputs[0]. receive: outputs[0]. wait_send: none; it completes every outstanding send of its channel.
   std::vector<int32_t> inputs, outputs;
-  int32_t workspace = -1;                ///< buffer, or -1
+  int32_t workspace = -1;  ///< buffer, or -1
   Queue queue = Queue::compute;
   TimeKind time = TimeKind::compute;
-  std::vector<int32_t> waits;            ///< earlier instructions of this block on other queues
-  GroupKind group = GroupKind::world;    ///< of a collective
-  int32_t peer_stage = 0;                ///< of send and receive: the other pipeline stage
-  int32_t channel = 0;                   ///< 0 activations, 1 gradients: part of the message tag
+  std::vector<int32_t> waits;          ///< earlier instructions of this block on other queues
+  GroupKind group = GroupKind::world;  ///< of a collective
+  int32_t peer_stage = 0;              ///< of send and receive: the other pipeline stage
+  int32_t channel = 0;                 ///< 0 activations, 1 gradients: part of the message tag
 };
 
 /// All instructions of one kind of layer in one phase.
@@ -81,8 +81,8 @@ std::string_view name_of(Phase phase);
 /// the micro-batch's; the others are final.
 struct Call {
   int32_t block = 0;
-  int32_t layer = -1;           ///< global layer number; -1 for embedding, head and bookkeeping
-  bool leaves_stage = false;    ///< x_out is final: the hidden states leave the layers through scratch, not the slot
+  int32_t layer = -1;         ///< global layer number; -1 for embedding, head and bookkeeping
+  bool leaves_stage = false;  ///< x_out is final: the hidden states leave the layers through scratch, not the slot
   RegisterFile base{};
 };
 
@@ -97,15 +97,15 @@ struct ScheduleEntry {
 /// Which rectangle of which logical tensor this rank holds, and where. Elements of a row are contiguous; rows follow each
 /// other at (column_end - column_begin).
 struct ParameterSlice {
-  std::string tensor;           ///< Hugging Face name with the layer number
-  std::vector<int64_t> shape;   ///< global: [rows, columns] or [n]
+  std::string tensor;          ///< Hugging Face name with the layer number
+  std::vector<int64_t> shape;  ///< global: [rows, columns] or [n]
   int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
-  int64_t element_offset = 0;   ///< of (row_begin, column_begin) in every persistent parameter-shaped segment
+  int64_t element_offset = 0;  ///< of (row_begin, column_begin) in every persistent parameter-shaped segment
   Init init;
   bool decay = true;
   bool transposed_in_file = false;
-  bool replicated = false;      ///< every tp rank holds the same rectangle
-  bool second_holder = false;   ///< of a tied weight: not stored, not counted again
+  bool replicated = false;     ///< every tp rank holds the same rectangle
+  bool second_holder = false;  ///< of a tied weight: not stored, not counted again
 
   int64_t elements() const { return (row_end - row_begin) * (column_end - column_begin); }
 };
@@ -117,35 +117,35 @@ struct Segment {
 
 struct ArenaMap {
   Segment parameters, gradients, master, moment1, moment2;  ///< persistent, parameter-shaped
-  Segment step_inputs;   ///< one StepInputs
-  Segment metrics;       ///< f64[4]: loss sum, squared norm, grad norm, clip factor
+  Segment step_inputs;                                      ///< one StepInputs
+  Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
   Segment constants;
-  Segment data;          ///< per micro-batch: tokens i32[T], then targets i32[T]
-  Segment slots;         ///< kept activations
+  Segment data;   ///< per micro-batch: tokens i32[T], then targets i32[T]
+  Segment slots;  ///< kept activations
   Segment scratch;
   int64_t persistent_bytes = 0;  ///< end of what survives a step; equal in all Programs of a set
   int64_t bytes = 0;
 };
 
 struct Program {
-  std::string name;       ///< "train", "evaluate", "logits"
+  std::string name;  ///< "train", "evaluate", "logits"
   Mesh mesh;
   int32_t stage = 0;
-  int64_t micro_batches = 1;        ///< per rank and step
+  int64_t micro_batches = 1;  ///< per rank and step
   int64_t rows_per_micro_batch = 0;
   int64_t sequence_length = 0;
   Precision precision;
-  int64_t parameter_elements = 0;   ///< of each parameter-shaped segment, padding included
+  int64_t parameter_elements = 0;  ///< of each parameter-shaped segment, padding included
   ArenaMap arena;
   int64_t slot_bytes = 0, data_stride_bytes = 0;
-  int32_t slots = 0;                ///< micro-batches in flight
+  int32_t slots = 0;  ///< micro-batches in flight
   int64_t alignment = 64;
   std::vector<Block> blocks;
   /// Calls of each phase; forward and backward in execution order (backward starts with the head).
   std::array<std::vector<Call>, kPhaseCount> calls;
   std::vector<ScheduleEntry> schedule;
   bool reads_tokens = false, reads_targets = false;
-  double model_flops = 0;           ///< training_flops_per_token x tokens of the global batch (whole mesh)
+  double model_flops = 0;  ///< training_flops_per_token x tokens of the global batch (whole mesh)
 };
 
 /// What an instruction of this Program computes, in the words of the op table.

@@ -74,11 +74,13 @@ Json json_of(const OpAttributes& attributes) {
     if (field.integer != nullptr && attributes.*field.integer != standard.*field.integer) {
       json[field.name] = attributes.*field.integer;
     }
-    if (field.real != nullptr && attributes.*field.real != standard.*field.real) json[field.name] = attributes.*field.real;
+    if (field.real != nullptr && attributes.*field.real != standard.*field.real)
+      json[field.name] = attributes.*field.real;
   }
   if (attributes.random_site != 0) json["random_site"] = attributes.random_site;
   if (attributes.decay) json["decay"] = true;
-  if (attributes.count_rule != standard.count_rule) json["count_rule"] = name_in(kCountRuleNames, attributes.count_rule);
+  if (attributes.count_rule != standard.count_rule)
+    json["count_rule"] = name_in(kCountRuleNames, attributes.count_rule);
   if (attributes.rope_scaling != standard.rope_scaling) {
     json["rope_scaling"] = name_in(kRopeScalingNames, attributes.rope_scaling);
   }
@@ -107,12 +109,9 @@ OpAttributes attributes_from(const JsonObject& object) {
 }
 
 Json json_of(const Buffer& buffer) {
-  return {{"name", buffer.name},
-          {"base", name_in(kRegisterNames, buffer.base)},
-          {"offset", buffer.offset},
-          {"dtype", name_of(buffer.type.dtype)},
-          {"shape", buffer.type.shape},
-          {"memory", name_in(kMemoryNames, buffer.memory)}};
+  return {{"name", buffer.name},        {"base", name_in(kRegisterNames, buffer.base)},
+          {"offset", buffer.offset},    {"dtype", name_of(buffer.type.dtype)},
+          {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
 }
 
 DType dtype_from(const JsonObject& object, const std::string& key) {
@@ -141,7 +140,8 @@ Json json_of(const Instruction& instruction) {
   Json json{{"kind", name_in(kInstructionNames, instruction.kind)}};
   if (instruction.kind == InstructionKind::op) {
     json["op"] = name_of(instruction.op);
-    if (Json attributes = json_of(instruction.attributes); !attributes.empty()) json["attributes"] = std::move(attributes);
+    if (Json attributes = json_of(instruction.attributes); !attributes.empty())
+      json["attributes"] = std::move(attributes);
   }
   json["inputs"] = instruction.inputs;
   json["outputs"] = instruction.outputs;
@@ -162,7 +162,8 @@ Json json_of(const Instruction& instruction) {
 std::vector<int32_t> indices_from(const JsonObject& object, const std::string& key, size_t limit) {
   std::vector<int32_t> indices;
   for (const int64_t index : object.get_ints(key)) {
-    if (index < 0 || index >= static_cast<int64_t>(limit)) object.fail(key, "an index is out of range", "check the dump");
+    if (index < 0 || index >= static_cast<int64_t>(limit))
+      object.fail(key, "an index is out of range", "check the dump");
     indices.push_back(static_cast<int32_t>(index));
   }
   return indices;
@@ -178,8 +179,7 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   }
   instruction.inputs = indices_from(object, "inputs", buffers);
   instruction.outputs = indices_from(object, "outputs", buffers);
-  instruction.workspace =
-      static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
+  instruction.workspace = static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
   instruction.queue = value_in<Queue>(kQueueNames, object, "queue");
   instruction.time = value_in<TimeKind>(kTimeNames, object, "time");
   instruction.waits = indices_from(object, "waits", block.instructions.size());
@@ -217,10 +217,12 @@ struct SegmentField {
   Segment ArenaMap::*segment;
 };
 constexpr SegmentField kSegments[] = {
-    {"step_inputs", &ArenaMap::step_inputs}, {"metrics", &ArenaMap::metrics},     {"constants", &ArenaMap::constants},
-    {"data", &ArenaMap::data},               {"parameters", &ArenaMap::parameters}, {"gradients", &ArenaMap::gradients},
-    {"master", &ArenaMap::master},           {"moment1", &ArenaMap::moment1},     {"moment2", &ArenaMap::moment2},
-    {"slots", &ArenaMap::slots},             {"scratch", &ArenaMap::scratch},
+    {"step_inputs", &ArenaMap::step_inputs}, {"metrics", &ArenaMap::metrics},
+    {"constants", &ArenaMap::constants},     {"data", &ArenaMap::data},
+    {"parameters", &ArenaMap::parameters},   {"gradients", &ArenaMap::gradients},
+    {"master", &ArenaMap::master},           {"moment1", &ArenaMap::moment1},
+    {"moment2", &ArenaMap::moment2},         {"slots", &ArenaMap::slots},
+    {"scratch", &ArenaMap::scratch},
 };
 
 Json json_of(const ArenaMap& arena) {
@@ -271,7 +273,8 @@ void read_calls(const JsonObject& object, Program& program) {
   for (int phase = 0; phase < kPhaseCount; ++phase) {
     for (const JsonObject& call : object.get_objects(kPhaseNames[phase])) {
       Call result;
-      result.block = static_cast<int32_t>(call.require_int("block", 0, static_cast<int64_t>(program.blocks.size()) - 1));
+      result.block =
+          static_cast<int32_t>(call.require_int("block", 0, static_cast<int64_t>(program.blocks.size()) - 1));
       result.layer = static_cast<int32_t>(call.require_int("layer", -1, 1 << 20));
       result.leaves_stage = call.get_bool("leaves_stage", false);
       const auto base = call.get_ints("base");

@@ -13,8 +13,8 @@ std::vector<int> replayed_nodes(const Differentiated& layer, const std::set<int>
   std::vector<int> replayed;
   for (int n = layer.forward_nodes - 1; n >= 0; --n) {
     const Node& node = layer.graph.nodes[n];
-    const bool produces = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                      [&](int output) { return wanted.count(output) != 0; });
+    const bool produces =
+        std::any_of(node.outputs.begin(), node.outputs.end(), [&](int output) { return wanted.count(output) != 0; });
     if (!produces) continue;
     replayed.push_back(n);
     for (const int input : node.inputs) {

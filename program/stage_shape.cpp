@@ -45,7 +45,8 @@ void place_units(StageShape& shape) {
   shape.parameter_elements = shape.head_offset + (shape.last ? shape.head.unit.elements : 0);
   if (one_stage && !tied.empty()) {
     const std::string& name = shape.head.graph.weights[*tied.begin()].tied_to;
-    shape.tied_offset = shape.embedding_offset + shape.embedding.unit.offsets[weight_named(shape.embedding.graph, name)];
+    shape.tied_offset =
+        shape.embedding_offset + shape.embedding.unit.offsets[weight_named(shape.embedding.graph, name)];
   }
 }
 
@@ -53,8 +54,8 @@ void place_units(StageShape& shape) {
 
 int64_t StageShape::hidden_bytes() const { return round_up(rows * hidden * size_of(precision.activation), alignment); }
 
-StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy, const Target& target,
-                       int stage) {
+StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy,
+                       const Target& target, int stage) {
   StageShape shape;
   shape.strategy = strategy;
   shape.precision = request.precision;
@@ -80,9 +81,7 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   return shape;
 }
 
-int64_t data_stride(const StageShape& shape) {
-  return 2 * round_up(shape.rows * size_of(DType::i32), shape.alignment);
-}
+int64_t data_stride(const StageShape& shape) { return 2 * round_up(shape.rows * size_of(DType::i32), shape.alignment); }
 
 ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   ArenaMap arena;

@@ -14,9 +14,9 @@ namespace foresail {
 
 /// A kind of layer on this stage.
 struct LayerKind {
-  Graph graph;                 ///< sharded and (if the target says so) fused, forward only
+  Graph graph;  ///< sharded and (if the target says so) fused, forward only
   Unit unit;
-  std::set<int> second_holder; ///< weights that the first stage holds too
+  std::set<int> second_holder;  ///< weights that the first stage holds too
 };
 
 struct StageShape {
@@ -25,14 +25,14 @@ struct StageShape {
   int64_t alignment = 64;
   StageLayers layers;
   bool first = false, last = false;
-  bool tied_across_stages = false;   ///< this stage holds one of two copies of the tied embedding
+  bool tied_across_stages = false;  ///< this stage holds one of two copies of the tied embedding
   int64_t micro_batches = 1, rows = 0, sequence_length = 0, hidden = 0;
   LayerKind embedding, block, head;
   int64_t embedding_offset = 0, layers_offset = 0, head_offset = 0;  ///< elements in parameter-shaped segments
   int64_t parameter_elements = 0;
-  int64_t tied_offset = -1;          ///< element offset of the embedding that a tied head on the same stage reads
+  int64_t tied_offset = -1;  ///< element offset of the embedding that a tied head on the same stage reads
 
-  int64_t hidden_bytes() const;      ///< of one micro-batch's hidden states, aligned
+  int64_t hidden_bytes() const;  ///< of one micro-batch's hidden states, aligned
   int64_t layer_offset(int64_t index_on_stage) const { return layers_offset + index_on_stage * block.unit.elements; }
 };
 
@@ -42,8 +42,8 @@ struct ShapeRequest {
   bool dropout = true;
 };
 
-StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy, const Target& target,
-                       int stage);
+StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy,
+                       const Target& target, int stage);
 
 enum class PersistentState : uint8_t { training, parameters_only };
 
@@ -55,7 +55,8 @@ int64_t data_stride(const StageShape& shape);
 
 /// Places of everything in a layer's graph that lives outside slots and scratch: weights, their gradients, token ids,
 /// constants, the loss.
-std::map<int, Place> persistent_places(const Graph& graph, const Unit& unit, const StageShape& shape, const ArenaMap& arena);
+std::map<int, Place> persistent_places(const Graph& graph, const Unit& unit, const StageShape& shape,
+                                       const ArenaMap& arena);
 
 /// Parameter-shaped registers for a unit at `unit_offset` (elements).
 RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset);

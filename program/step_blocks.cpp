@@ -42,9 +42,11 @@ int64_t local_elements(const Weight& weight, int64_t tensor_parallel) {
   return elements;
 }
 
-int32_t gradient_buffer(Block& block, const StageShape& shape, const std::string& name, int64_t offset, int64_t elements) {
+int32_t gradient_buffer(Block& block, const StageShape& shape, const std::string& name, int64_t offset,
+                        int64_t elements) {
   const DType dtype = shape.precision.gradient;
-  return add_buffer(block, name, Register::gradient, offset * size_of(dtype), {dtype, {elements}}, MemoryKind::gradients);
+  return add_buffer(block, name, Register::gradient, offset * size_of(dtype), {dtype, {elements}},
+                    MemoryKind::gradients);
 }
 
 }  // namespace
@@ -85,8 +87,8 @@ std::optional<Block> tensor_reduce_block(const StageShape& shape, const LayerKin
     const Weight& which = kind.graph.weights[weight];
     const int32_t gradient = gradient_buffer(block, shape, "d_" + which.name, kind.unit.offsets[weight],
                                              local_elements(which, shape.strategy.tp));
-    block.instructions.push_back(all_reduce(gradient, GroupKind::tensor, TimeKind::tensor_comm,
-                                            blocking ? Queue::compute : Queue::inline_comm));
+    block.instructions.push_back(
+        all_reduce(gradient, GroupKind::tensor, TimeKind::tensor_comm, blocking ? Queue::compute : Queue::inline_comm));
   }
   return block;
 }
@@ -163,10 +165,9 @@ Block update_block(const StageShape& shape, const LayerKind& kind, const ArenaMa
       return add_buffer(block, what, base, range.begin * size_of(dtype), {dtype, {elements}}, memory);
     };
     const int32_t gradient = gradient_buffer(block, shape, "gradients", range.begin, elements);
-    std::vector<int32_t> outputs{
-        buffer("parameters", Register::parameter, precision.parameter, MemoryKind::parameters),
-        buffer("moment1", Register::moment1, precision.moment, MemoryKind::optimizer),
-        buffer("moment2", Register::moment2, precision.moment, MemoryKind::optimizer)};
+    std::vector<int32_t> outputs{buffer("parameters", Register::parameter, precision.parameter, MemoryKind::parameters),
+                                 buffer("moment1", Register::moment1, precision.moment, MemoryKind::optimizer),
+                                 buffer("moment2", Register::moment2, precision.moment, MemoryKind::optimizer)};
     if (precision.master_copy) {
       outputs.push_back(buffer("master", Register::master, DType::f32, MemoryKind::optimizer));
     }

@@ -34,7 +34,7 @@ struct Group {
 
 /// Order of the flat ranges: what decays first, so that the optimizer walks two ranges.
 constexpr Group kGroups[] = {
-    {true, CountRule::every_tensor_rank}, {true, CountRule::tensor_rank_zero}, {true, CountRule::nobody},
+    {true, CountRule::every_tensor_rank},  {true, CountRule::tensor_rank_zero},  {true, CountRule::nobody},
     {false, CountRule::every_tensor_rank}, {false, CountRule::tensor_rank_zero}, {false, CountRule::nobody},
 };
 

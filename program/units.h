@@ -23,9 +23,9 @@ struct FlatRange {
 };
 
 struct Unit {
-  std::vector<int64_t> offsets;   ///< by weight of the graph: elements within the unit; -1: held by another unit
+  std::vector<int64_t> offsets;  ///< by weight of the graph: elements within the unit; -1: held by another unit
   std::vector<FlatRange> ranges;
-  int64_t elements = 0;           ///< padded
+  int64_t elements = 0;  ///< padded
 };
 
 /// `held_elsewhere`: weights that another unit of this stage holds (a tied head beside its embedding). `second_holder`:

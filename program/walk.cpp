@@ -12,8 +12,7 @@ std::vector<Touch> touches_of(const Block& block, const Instruction& instruction
     touches.push_back({begin, begin + buffer.type.bytes(), index, reads, writes, workspace});
   };
   for (const int32_t input : instruction.inputs) add(input, true, false, false);
-  const uint32_t accumulating =
-      instruction.kind == InstructionKind::op ? info(instruction.op).accumulating_outputs : 0;
+  const uint32_t accumulating = instruction.kind == InstructionKind::op ? info(instruction.op).accumulating_outputs : 0;
   for (size_t i = 0; i < instruction.outputs.size(); ++i) {
     add(instruction.outputs[i], (accumulating >> i & 1) != 0, true, false);
   }

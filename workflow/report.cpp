@@ -25,7 +25,8 @@ std::vector<double> steady_step_seconds(const std::vector<StepLine>& lines) {
 std::vector<StressCheck> judge(const Plan& plan, const std::vector<StepLine>& lines, double step_seconds) {
   std::vector<StressCheck> checks{judge_step_seconds(plan.predicted, step_seconds)};
   double resident = 0;
-  for (const StepLine& line : lines) resident = std::max(resident, static_cast<double>(line.resident_bytes.value_or(0)));
+  for (const StepLine& line : lines)
+    resident = std::max(resident, static_cast<double>(line.resident_bytes.value_or(0)));
   if (resident > 0) checks.push_back(judge_resident(plan.predicted, resident));
   return checks;
 }
@@ -60,12 +61,16 @@ ReportResult report(const std::filesystem::path& run) {
 
 std::string report_table(const ReportResult& result) {
   const Plan& plan = result.plan;
-  std::string text = fmt::format("{}: {}, {} on {}\n", result.run, plan.model_name, to_text(plan.strategy), plan.machine_name);
-  text += fmt::format("{} steps, {} tokens; loss {:.4f} to {:.4f}", result.steps, result.tokens, result.first_loss, result.loss);
+  std::string text =
+      fmt::format("{}: {}, {} on {}\n", result.run, plan.model_name, to_text(plan.strategy), plan.machine_name);
+  text += fmt::format("{} steps, {} tokens; loss {:.4f} to {:.4f}", result.steps, result.tokens, result.first_loss,
+                      result.loss);
   if (result.validation_loss) text += fmt::format(", validation {:.4f}", *result.validation_loss);
   if (result.skipped_steps > 0) text += fmt::format("; {} steps skipped", result.skipped_steps);
-  text += fmt::format("\n{:.0f} tokens/s (predicted {:.0f})", result.tokens_per_second, plan.predicted.tokens_per_second);
-  if (result.mfu) text += fmt::format(", MFU {:.1f} % (predicted {:.1f} %)", 100 * *result.mfu, 100 * plan.predicted.mfu);
+  text +=
+      fmt::format("\n{:.0f} tokens/s (predicted {:.0f})", result.tokens_per_second, plan.predicted.tokens_per_second);
+  if (result.mfu)
+    text += fmt::format(", MFU {:.1f} % (predicted {:.1f} %)", 100 * *result.mfu, 100 * plan.predicted.mfu);
   return text + "\n\n" + checks_table(result.checks) + "verdict: " + (result.passed() ? "pass" : "fail") + "\n";
 }
 

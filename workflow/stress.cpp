@@ -23,8 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int64_t kWarmUpSteps = 2;
-constexpr int64_t kLeastSteps = 3;         // measured ones, however short the time
-constexpr double kDrillShare = 0.15;       // of the time is left for the checkpoint drill
+constexpr int64_t kLeastSteps = 3;    // measured ones, however short the time
+constexpr double kDrillShare = 0.15;  // of the time is left for the checkpoint drill
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -61,26 +61,41 @@ StressCheck check_data(const RunSetup& setup, double step_seconds, double data_s
   const Program& program = setup.session->programs.train;
   const auto tokens = static_cast<double>(program.micro_batches * program.rows_per_micro_batch);
   const double required = tokens / step_seconds, supply = tokens / std::max(data_seconds, 1e-9);
-  return {.name = "data_tokens_per_second", .predicted = required, .measured = supply, .unit = "tokens/s",
+  return {.name = "data_tokens_per_second",
+          .predicted = required,
+          .measured = supply,
+          .unit = "tokens/s",
           .passed = supply >= required,
-          .why = fmt::format("each rank needs {:.3g}, reading takes {:.2f} % of a step", required, 100 * data_seconds / step_seconds)};
+          .why = fmt::format("each rank needs {:.3g}, reading takes {:.2f} % of a step", required,
+                             100 * data_seconds / step_seconds)};
 }
 
 StressCheck check_loss(const Measured& measured) {
   const bool passed = measured.finite && measured.last_loss < measured.first_loss;
-  return {.name = "loss", .predicted = {}, .measured = measured.last_loss, .unit = "nats", .passed = passed,
+  return {.name = "loss",
+          .predicted = {},
+          .measured = measured.last_loss,
+          .unit = "nats",
+          .passed = passed,
           .why = fmt::format("from {:.4f} in {} steps{}", measured.first_loss, measured.steps,
                              measured.finite ? "" : "; a loss was not finite")};
 }
 
 void add_drill_checks(const CheckpointDrill& drill, std::vector<StressCheck>& checks) {
-  checks.push_back({.name = "checkpoint_restore", .predicted = 0.0, .measured = static_cast<double>(drill.different_tensors),
-                    .unit = "different tensors", .passed = drill.different_tensors == 0,
-                    .why = fmt::format("{} tensors, {} bytes saved in {:.2f} s, restored in {:.2f} s", drill.tensors, drill.bytes,
-                                       drill.save_seconds, drill.restore_seconds)});
+  checks.push_back({.name = "checkpoint_restore",
+                    .predicted = 0.0,
+                    .measured = static_cast<double>(drill.different_tensors),
+                    .unit = "different tensors",
+                    .passed = drill.different_tensors == 0,
+                    .why = fmt::format("{} tensors, {} bytes saved in {:.2f} s, restored in {:.2f} s", drill.tensors,
+                                       drill.bytes, drill.save_seconds, drill.restore_seconds)});
   const bool equal = drill.loss == drill.replayed_loss;
-  checks.push_back({.name = "loss_after_restore", .predicted = drill.loss, .measured = drill.replayed_loss, .unit = "nats",
-                    .passed = equal, .why = equal ? "the same bits" : "must be the same bits"});
+  checks.push_back({.name = "loss_after_restore",
+                    .predicted = drill.loss,
+                    .measured = drill.replayed_loss,
+                    .unit = "nats",
+                    .passed = equal,
+                    .why = equal ? "the same bits" : "must be the same bits"});
 }
 
 /// The drill's folder, in the given one or among temporary files; removed at the end. Rank 0 names it. It is never the given
@@ -108,7 +123,8 @@ class DrillFolder {
 
 void check_minutes(const StressOptions& options) {
   if (std::isfinite(options.minutes) && options.minutes > 0 && options.minutes <= 24 * 60) return;
-  throw_bad_input("--minutes", fmt::format("{} is not between 0 and 1440", options.minutes), "give the length of the test");
+  throw_bad_input("--minutes", fmt::format("{} is not between 0 and 1440", options.minutes),
+                  "give the length of the test");
 }
 
 }  // namespace
@@ -136,10 +152,12 @@ StressResult stress(const StressOptions& options, Communicator& communicator) {
   result.plan = options.plan.string();
   result.checks = {judge_step_seconds(setup.plan.predicted, step_seconds),
                    judge_arena(setup.plan.predicted, setup.arena_bytes),
-                   judge_resident(setup.plan.predicted, measured.resident_bytes), check_data(setup, step_seconds, data_seconds), check_loss(measured)};
+                   judge_resident(setup.plan.predicted, measured.resident_bytes),
+                   check_data(setup, step_seconds, data_seconds), check_loss(measured)};
   if (options.drills) {
     const DrillFolder folder(options.out, {&communicator, world_group(session)});
-    add_drill_checks(drill_checkpoint(setup, communicator, folder.path(), measured.steps, total_steps + 1), result.checks);
+    add_drill_checks(drill_checkpoint(setup, communicator, folder.path(), measured.steps, total_steps + 1),
+                     result.checks);
   }
   result.verdict = all_passed(result.checks) ? "pass" : "fail";
   result.seconds = seconds_since(begin);

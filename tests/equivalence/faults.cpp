@@ -119,10 +119,9 @@ void plant_reduction_faults(const std::string& device, Faults& faults) {
     faults.push_back({std::move(fault), where(device, model, strategy)});
   };
   add(small_llama(), "tp=2,micro_batch=2",
-      in_program("norm gradients unreduced over tp: the all-reduce before a norm's backward is dropped",
-                 [](Program& p, const MeshCoordinate&) {
-                   remove(p, reduction_in("block.backward", GroupKind::tensor), 1);
-                 }));
+      in_program(
+          "norm gradients unreduced over tp: the all-reduce before a norm's backward is dropped",
+          [](Program& p, const MeshCoordinate&) { remove(p, reduction_in("block.backward", GroupKind::tensor), 1); }));
   add(small_qwen3(), "tp=2,micro_batch=2",
       in_program("q/k norm gradients not summed over tp", [](Program& p, const MeshCoordinate&) {
         remove(p, reduction_in("block.tensor_reduce", GroupKind::tensor));
@@ -132,16 +131,15 @@ void plant_reduction_faults(const std::string& device, Faults& faults) {
         remove(p, reduction_in("block.forward", GroupKind::tensor));
       }));
   add(small_llama(), "dp=2,micro_batch=2",
-      in_program("gradients not reduced over dp", [](Program& p, const MeshCoordinate&) {
-        remove(p, reduction_in("data_reduce", GroupKind::data));
-      }));
+      in_program("gradients not reduced over dp",
+                 [](Program& p, const MeshCoordinate&) { remove(p, reduction_in("data_reduce", GroupKind::data)); }));
   add(small_gpt2(), "pp=2,micro_batch=2",
-      in_program("tied gradient counted once: the embedding's copies are not summed",
-                 [](Program& p, const MeshCoordinate&) { remove(p, reduction_in("tied_reduce", GroupKind::embedding)); }));
+      in_program(
+          "tied gradient counted once: the embedding's copies are not summed",
+          [](Program& p, const MeshCoordinate&) { remove(p, reduction_in("tied_reduce", GroupKind::embedding)); }));
   add(small_llama(), "tp=2,micro_batch=2",
-      in_program("gradient of the head's input not summed over tp", [](Program& p, const MeshCoordinate&) {
-        remove(p, reduction_in("head", GroupKind::tensor));
-      }));
+      in_program("gradient of the head's input not summed over tp",
+                 [](Program& p, const MeshCoordinate&) { remove(p, reduction_in("head", GroupKind::tensor)); }));
 }
 
 void plant_norm_and_optimizer_faults(const std::string& device, Faults& faults) {
@@ -204,8 +202,9 @@ void plant_schedule_and_shard_faults(const std::string& device, Faults& faults) 
       }));
   add(small_llama(), "tp=2,micro_batch=2",
       in_program("padded vocabulary column not masked", [](Program& p, const MeshCoordinate&) {
-        change(p, [](const Block& block, const Instruction&) { return block.name == "head"; },
-               [](Instruction& i) { i.attributes.vocabulary += 1; });
+        change(
+            p, [](const Block& block, const Instruction&) { return block.name == "head"; },
+            [](Instruction& i) { i.attributes.vocabulary += 1; });
       }));
   add(small_llama(), "pp=2,micro_batch=1",
       in_program("gradient of another micro-batch: a slot is mixed up", [](Program& p, const MeshCoordinate& place) {

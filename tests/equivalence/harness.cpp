@@ -132,8 +132,8 @@ void Run::check_gaps() {
   for (const Segment& gap : gaps_) {
     const std::byte* begin = arena_->data() + gap.offset;
     if (std::any_of(begin, begin + gap.bytes, [](std::byte value) { return value != kPoison; })) {
-      outcome_.violations.push_back(fmt::format("bytes [{}, +{}) of the arena belong to no buffer but were written",
-                                                gap.offset, gap.bytes));
+      outcome_.violations.push_back(
+          fmt::format("bytes [{}, +{}) of the arena belong to no buffer but were written", gap.offset, gap.bytes));
       return;
     }
   }

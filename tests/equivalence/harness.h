@@ -30,7 +30,7 @@ struct Fault {
 
 struct Experiment {
   ModelSpec model;
-  Job job;                        ///< sequence_length, global_batch, precision, optimizer
+  Job job;  ///< sequence_length, global_batch, precision, optimizer
   Strategy strategy;
   std::string device = "reference";
   bool fused_kernels = true;
@@ -41,9 +41,9 @@ struct Experiment {
 using Tensors = std::map<std::string, std::vector<double>>;  ///< by logical name, row-major
 
 struct Outcome {
-  Tensors gradients;                ///< reduced, before clipping, step 1
-  Tensors updates;                  ///< p_steps - p_0
-  std::vector<double> losses;       ///< by step
+  Tensors gradients;           ///< reduced, before clipping, step 1
+  Tensors updates;             ///< p_steps - p_0
+  std::vector<double> losses;  ///< by step
   std::vector<double> grad_norms;
   std::vector<double> evaluations;  ///< loss of the evaluation Program before and after training
   /// Facts that must hold in every run: empty, or what is wrong (arena sizes, gaps touched, replicas that differ,

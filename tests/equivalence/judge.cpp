@@ -75,7 +75,8 @@ void compare_tensors(const char* what, const Tensors& a, const Tensors& b, doubl
   }
 }
 
-void compare_scalar(const char* what, double actual, double expected, double relative, std::vector<std::string>& found) {
+void compare_scalar(const char* what, double actual, double expected, double relative,
+                    std::vector<std::string>& found) {
   if (!within(std::abs(actual - expected), relative * std::abs(expected))) {
     found.push_back(fmt::format("{}: {:.12g} instead of {:.12g}", what, actual, expected));
   }
@@ -94,8 +95,8 @@ std::vector<std::string> differences(const Outcome& outcome, const Outcome& base
   compare_tensors("gradient", outcome.gradients, baseline.gradients, tolerance.gradient, tolerance.floor, true, found);
   compare_tensors("update", outcome.updates, baseline.updates, tolerance.update, tolerance.floor, false, found);
   compare_scalar("loss at step 1", outcome.losses.front(), baseline.losses.front(), tolerance.loss, found);
-  compare_scalar("gradient norm at step 1", outcome.grad_norms.front(), baseline.grad_norms.front(), tolerance.grad_norm,
-                 found);
+  compare_scalar("gradient norm at step 1", outcome.grad_norms.front(), baseline.grad_norms.front(),
+                 tolerance.grad_norm, found);
   compare_scalar("evaluation before", outcome.evaluations.front(), baseline.evaluations.front(), tolerance.loss, found);
   compare_scalar("evaluation after", outcome.evaluations.back(), baseline.evaluations.back(), tolerance.update, found);
   if (!(outcome.losses.back() < 0.9 * outcome.losses.front())) {

@@ -51,7 +51,9 @@ TEST_P(Compiled, ArenaIsWithinTwoPercentOfTheLivenessBound) {
   }
 }
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.model << " " << c.strategy << (c.fused ? "" : " unfused") << (c.unfused_attention ? " scores" : ""); }
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.model << " " << c.strategy << (c.fused ? "" : " unfused") << (c.unfused_attention ? " scores" : "");
+}
 
 TEST_P(Compiled, DumpIsLossless) {
   for (const Program& program : compile_all()) {
@@ -61,21 +63,23 @@ TEST_P(Compiled, DumpIsLossless) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Strategies, Compiled,
-    ::testing::Values(Case{"llama", "dp=1,micro_batch=8", true, false}, Case{"llama", "dp=1,micro_batch=1", true, false},
-                      Case{"llama", "micro_batch=2,recompute=full", true, false},
-                      Case{"llama", "dp=2,tp=2,micro_batch=2", true, false},
-                      Case{"llama", "tp=2,pp=2,micro_batch=1", true, false},
-                      Case{"llama", "pp=4,micro_batch=1,recompute=full", true, false},
-                      Case{"llama", "pp=3,micro_batch=2", true, false}, Case{"llama", "micro_batch=2", false, false},
-                      Case{"llama", "micro_batch=2", true, true}, Case{"gpt2", "micro_batch=4", true, false},
-                      Case{"gpt2", "tp=2,pp=2,micro_batch=2", true, false},
-                      Case{"gpt2", "tp=4,micro_batch=2,recompute=full", true, false},
-                      Case{"gpt2", "dp=2,pp=2,micro_batch=2", false, true},
-                      Case{"gpt2", "tp=2,micro_batch=2,recompute=full", true, true},
-                      Case{"qwen3", "tp=2,micro_batch=2", true, false},
-                      Case{"qwen3", "tp=2,pp=2,micro_batch=2,recompute=full", true, false}));
+INSTANTIATE_TEST_SUITE_P(Strategies, Compiled,
+                         ::testing::Values(Case{"llama", "dp=1,micro_batch=8", true, false},
+                                           Case{"llama", "dp=1,micro_batch=1", true, false},
+                                           Case{"llama", "micro_batch=2,recompute=full", true, false},
+                                           Case{"llama", "dp=2,tp=2,micro_batch=2", true, false},
+                                           Case{"llama", "tp=2,pp=2,micro_batch=1", true, false},
+                                           Case{"llama", "pp=4,micro_batch=1,recompute=full", true, false},
+                                           Case{"llama", "pp=3,micro_batch=2", true, false},
+                                           Case{"llama", "micro_batch=2", false, false},
+                                           Case{"llama", "micro_batch=2", true, true},
+                                           Case{"gpt2", "micro_batch=4", true, false},
+                                           Case{"gpt2", "tp=2,pp=2,micro_batch=2", true, false},
+                                           Case{"gpt2", "tp=4,micro_batch=2,recompute=full", true, false},
+                                           Case{"gpt2", "dp=2,pp=2,micro_batch=2", false, true},
+                                           Case{"gpt2", "tp=2,micro_batch=2,recompute=full", true, true},
+                                           Case{"qwen3", "tp=2,micro_batch=2", true, false},
+                                           Case{"qwen3", "tp=2,pp=2,micro_batch=2,recompute=full", true, false}));
 
 TEST(Compile, EvaluationSharesThePersistentRegion) {
   const ProgramSet set = compile(small_gpt2(), small_job(), parse_strategy("tp=2,micro_batch=2").strategy, {}, 0);

@@ -20,7 +20,8 @@ using testing::small_llama;
 using testing::small_qwen3;
 
 Graph block_of(const ModelSpec& model) {
-  return build_graphs(model, {.micro_batch = 2, .sequence_length = 16, .precision = {}, .unfused_attention = false}).block;
+  return build_graphs(model, {.micro_batch = 2, .sequence_length = 16, .precision = {}, .unfused_attention = false})
+      .block;
 }
 
 int count(const Graph& graph, OpKind kind) {
@@ -30,9 +31,8 @@ int count(const Graph& graph, OpKind kind) {
 }
 
 int collectives(const Graph& graph) {
-  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-    return node.collective != NodeCollective::none;
-  }));
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                                        [](const Node& node) { return node.collective != NodeCollective::none; }));
 }
 
 TEST(Shard, LeavesTheGraphAloneForOneRank) {

@@ -10,9 +10,9 @@
 
 namespace foresail::testing {
 
-ModelSpec small_llama();   ///< 4 layers, GQA 4/2, untied
-ModelSpec small_gpt2();    ///< 4 layers, biases, learned positions, tied, dropout
-ModelSpec small_qwen3();   ///< 4 layers, q/k norm, head_dim != hidden / heads, tied
+ModelSpec small_llama();  ///< 4 layers, GQA 4/2, untied
+ModelSpec small_gpt2();   ///< 4 layers, biases, learned positions, tied, dropout
+ModelSpec small_qwen3();  ///< 4 layers, q/k norm, head_dim != hidden / heads, tied
 
 Job small_job(int64_t global_batch = 8, int64_t sequence_length = 16);
 
