@@ -37,7 +37,7 @@ class System : public testing::Test {
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() / ("foresail-system-" + std::to_string(getpid()));
     std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
+    std::filesystem::create_directories(folder_ / "tmp");
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
@@ -47,6 +47,7 @@ class System : public testing::Test {
     const pid_t child = fork();
     if (child == 0) {
       setpgid(0, 0);
+      setenv("TMPDIR", (folder_ / "tmp").c_str(), 1);  // what a killed run leaves goes with the test's folder
       if (chdir(folder_.c_str()) != 0) _exit(126);
       dup2(open("stdout.txt", O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
       dup2(open("stderr.txt", O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
