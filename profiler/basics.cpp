@@ -30,7 +30,8 @@ void fill_operand(const TensorType& type, int64_t vocabulary, std::byte* at) {
   const auto next = [&state] { return state ^= state << 13, state ^= state >> 17, state ^= state << 5; };
   if (type.dtype == DType::i32) {
     auto* ids = reinterpret_cast<int32_t*>(at);
-    for (int64_t i = 0; i < type.elements(); ++i) ids[i] = static_cast<int32_t>(next() % static_cast<uint64_t>(vocabulary));
+    for (int64_t i = 0; i < type.elements(); ++i)
+      ids[i] = static_cast<int32_t>(next() % static_cast<uint64_t>(vocabulary));
   } else if (type.dtype == DType::f64) {
     auto* values = reinterpret_cast<double*>(at);
     for (int64_t i = 0; i < type.elements(); ++i) values[i] = 1.0;
@@ -61,7 +62,9 @@ class StandaloneOp {
   }
 
   void run() {
-    kernel_->run({.inputs = inputs_, .outputs = outputs_, .workspace = workspace_,
+    kernel_->run({.inputs = inputs_,
+                  .outputs = outputs_,
+                  .workspace = workspace_,
                   .context = {.step = &step_, .first_row = 0, .layer = 0, .tensor_rank = 0, .data_rank = 0}});
   }
 
@@ -94,7 +97,8 @@ double measure_peak(Team& team, Device& device, const RepeatLimits& limits) {
   for (const OpInstance& op : {product(1024, 1024, 1024), product(2048, 1024, 4096), product(512, 384, 1536)}) {
     const Measurement measured = measure_op(team, device, op, 1, limits);
     const auto& a = op.inputs[0].shape;
-    const double flops = 2.0 * static_cast<double>(a[0]) * static_cast<double>(a[1]) * static_cast<double>(op.inputs[1].shape[0]);
+    const double flops =
+        2.0 * static_cast<double>(a[0]) * static_cast<double>(a[1]) * static_cast<double>(op.inputs[1].shape[0]);
     best = std::max(best, flops / measured.seconds);
   }
   return best;
@@ -108,7 +112,8 @@ int64_t operand_bytes(const OpInstance& op, Device& device) {
   return bytes;
 }
 
-Measurement measure_op(Team& team, Device& device, const OpInstance& op, int64_t vocabulary, const RepeatLimits& limits) {
+Measurement measure_op(Team& team, Device& device, const OpInstance& op, int64_t vocabulary,
+                       const RepeatLimits& limits) {
   StandaloneOp standalone(device, op, vocabulary);
   return combined_one(team, repeat(team, limits, [&] { standalone.run(); }));
 }

@@ -20,7 +20,8 @@ double measure_copy(Team& team, const RepeatLimits& limits);
 double measure_peak(Team& team, Device& device, const RepeatLimits& limits);
 
 /// One op alone, its operands as warm as the caches allow. Combined over the team. Token ids are below `vocabulary`.
-Measurement measure_op(Team& team, Device& device, const OpInstance& op, int64_t vocabulary, const RepeatLimits& limits);
+Measurement measure_op(Team& team, Device& device, const OpInstance& op, int64_t vocabulary,
+                       const RepeatLimits& limits);
 
 /// Bytes that measure_op allocates for the op.
 int64_t operand_bytes(const OpInstance& op, Device& device);

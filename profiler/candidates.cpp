@@ -9,8 +9,8 @@
 namespace foresail {
 namespace {
 
-constexpr int64_t kMostTokens = 4096;       // of a measured micro-batch: rates are flat beyond
-constexpr int64_t kUsualSequence = 1024;    // for models whose positions go further
+constexpr int64_t kMostTokens = 4096;     // of a measured micro-batch: rates are flat beyond
+constexpr int64_t kUsualSequence = 1024;  // for models whose positions go further
 constexpr int64_t kGridLayers = 2;
 
 Strategy strategy_of(int64_t tensor, int64_t ranks, int64_t micro_batch) {
@@ -24,13 +24,14 @@ Strategy strategy_of(int64_t tensor, int64_t ranks, int64_t micro_batch) {
 /// Appends the candidate if it is legal.
 void add(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int64_t tensor, int64_t ranks,
          int64_t micro_batch, bool named) {
-  ReplayCandidate candidate{.model = model, .job = {}, .strategy = strategy_of(tensor, ranks, micro_batch), .named = named};
+  ReplayCandidate candidate{
+      .model = model, .job = {}, .strategy = strategy_of(tensor, ranks, micro_batch), .named = named};
   candidate.job = profiling_job(model, sequence, candidate.strategy.dp * micro_batch);
   if (legal(model, candidate.job, candidate.strategy).empty()) list.push_back(std::move(candidate));
 }
 
-void add_degrees(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int ranks, int64_t micro_batch,
-                 bool named) {
+void add_degrees(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int ranks,
+                 int64_t micro_batch, bool named) {
   for (int64_t tensor = 1; tensor <= ranks; ++tensor) {
     if (ranks % tensor == 0) add(list, model, sequence, tensor, ranks, micro_batch, named);
   }
@@ -108,7 +109,7 @@ std::vector<int64_t> micro_batches_for(int64_t sequence_length) {
 }
 
 std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
-                                         int64_t cache_bytes) {
+                                               int64_t cache_bytes) {
   std::vector<ReplayCandidate> list;
   size_t most = 0;
   for (const ModelSpec& model : models) {

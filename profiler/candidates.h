@@ -17,9 +17,9 @@ namespace foresail {
 /// One reduced training step to replay.
 struct ReplayCandidate {
   ModelSpec model;
-  Job job;            ///< global_batch is one micro-batch per data-parallel rank
-  Strategy strategy;  ///< pp = 1: stages run the same blocks
-  bool named = false; ///< of a model the user named; otherwise of the grid
+  Job job;                   ///< global_batch is one micro-batch per data-parallel rank
+  Strategy strategy;         ///< pp = 1: stages run the same blocks
+  bool named = false;        ///< of a model the user named; otherwise of the grid
   std::string text() const;  ///< "llama-11m tp=2 dp=1 micro_batch=4"
 };
 
@@ -36,7 +36,7 @@ ModelSpec cut_to_depth(const ModelSpec& model, int64_t cache_bytes);
 /// For `ranks` ranks. Named models first, cheap micro-batches before dear ones, degrees interleaved; then the grid.
 /// `sequence_length` 0: the usual one of each model.
 std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
-                                         int64_t cache_bytes);
+                                               int64_t cache_bytes);
 
 /// Micro-batches worth measuring at this sequence length: 1, 2, 4, ... up to 4096 tokens, at least one.
 std::vector<int64_t> micro_batches_for(int64_t sequence_length);

@@ -94,8 +94,10 @@ std::vector<Transfer> transfers(int ranks, std::vector<int64_t> sizes) {
 Measurement measure(Team& team, const Transfer& what, const RepeatLimits& limits, std::byte* data) {
   const auto own_group = static_cast<GroupId>(1 + team.communicator().rank() / what.group_size);
   Measurement own = repeat(team, limits, [&] {
-    if (what.kind == Kind::send) ping_pong(team, what.bytes, data);
-    else transfer(team, what, own_group, data);
+    if (what.kind == Kind::send)
+      ping_pong(team, what.bytes, data);
+    else
+      transfer(team, what, own_group, data);
   });
   const bool alone = what.kind == Kind::send && (team.communicator().rank() ^ 1) >= team.size();
   if (what.kind == Kind::send) own.seconds /= 2;

@@ -26,9 +26,9 @@ namespace {
 
 // Shares of what is left when a section begins; what a section does not use is left to the next.
 constexpr double kBasicsShare = 0.08, kNamedShare = 0.60, kCommunicationShare = 0.40, kUpdateShare = 0.25;
-constexpr double kStorageShare = 0.30;    // of what the grid could have
+constexpr double kStorageShare = 0.30;  // of what the grid could have
 constexpr int64_t kMostMessageBytes = int64_t{64} << 20;
-constexpr double kMemoryShare = 0.25;     // of what is available, for all ranks of one measurement together
+constexpr double kMemoryShare = 0.25;        // of what is available, for all ranks of one measurement together
 constexpr double kExpectedEfficiency = 0.4;  // of the peak, in a whole step: for estimates only
 constexpr int kSmallestBasics = 3;
 
@@ -45,8 +45,10 @@ class Pass {
   void run() {
     basics();
     list_workspace();
-    const auto candidates = replay_candidates(request_.models, team_.size(), request_.sequence_length, last_level_cache_bytes());
-    const auto grid = std::find_if(candidates.begin(), candidates.end(), [](const ReplayCandidate& c) { return !c.named; });
+    const auto candidates =
+        replay_candidates(request_.models, team_.size(), request_.sequence_length, last_level_cache_bytes());
+    const auto grid =
+        std::find_if(candidates.begin(), candidates.end(), [](const ReplayCandidate& c) { return !c.named; });
     replays({candidates.begin(), grid}, kNamedShare);
     communication();
     update_ops();
@@ -109,7 +111,8 @@ void Pass::basics() {
   limits.seconds = kBasicsShare * request_.budget_seconds / 4;
   limits.least_samples = kSmallestBasics;
   if (!everyone_knows(table().copy_bytes_per_second > 0)) table().copy_bytes_per_second = measure_copy(team_, limits);
-  if (!everyone_knows(table().peak_flops_per_second > 0)) table().peak_flops_per_second = measure_peak(team_, *device_, limits);
+  if (!everyone_knows(table().peak_flops_per_second > 0))
+    table().peak_flops_per_second = measure_peak(team_, *device_, limits);
   save();
 }
 
@@ -119,7 +122,8 @@ void Pass::list_workspace() {
     const int64_t sequence = usual_sequence_length(model, request_.sequence_length);
     for (const int64_t micro_batch : micro_batches_for(sequence)) {
       for (int64_t tensor = 1; tensor <= team_.size(); ++tensor) {
-        ReplayCandidate candidate{.model = model, .job = profiling_job(model, sequence, micro_batch), .strategy = {}, .named = true};
+        ReplayCandidate candidate{
+            .model = model, .job = profiling_job(model, sequence, micro_batch), .strategy = {}, .named = true};
         candidate.strategy.tp = tensor;
         candidate.strategy.micro_batch = micro_batch;
         if (legal(model, candidate.job, candidate.strategy).empty()) note_workspace(compiled(candidate));
@@ -190,7 +194,8 @@ bool Pass::try_replay(const ReplayCandidate& candidate, double seconds, bool ess
   note_workspace(program);
   const auto signatures = op_signatures(program);
   const auto& known_ops = table().ops_in_sequence;
-  const bool known = std::all_of(signatures.begin(), signatures.end(), [&](const auto& s) { return known_ops.count(s) != 0; });
+  const bool known =
+      std::all_of(signatures.begin(), signatures.end(), [&](const auto& s) { return known_ops.count(s) != 0; });
   if (everyone_knows(known)) return true;
   if (!fits(program.arena.bytes)) return false;
   const double step = step_flops(program) / (kExpectedEfficiency * table().peak_flops_per_second);
@@ -228,7 +233,8 @@ void Pass::storage() {
     const DiskRates disk = measure_disk(folder, seconds);
     machine_.disk_write_bytes_per_second = {disk.write_bytes_per_second, "measured: 4 MiB pieces, fsync"};
     machine_.disk_read_bytes_per_second = {disk.read_bytes_per_second, "measured: 4 MiB pieces"};
-    const int64_t length = request_.models.empty() ? 256 : usual_sequence_length(request_.models[0], request_.sequence_length);
+    const int64_t length =
+        request_.models.empty() ? 256 : usual_sequence_length(request_.models[0], request_.sequence_length);
     machine_.data_read_tokens_per_second = {measure_data_reading(folder, length, seconds / 4), "measured: one process"};
   }
   team_.barrier();

@@ -13,12 +13,12 @@
 namespace foresail {
 
 struct PassRequest {
-  std::vector<ModelSpec> models;     ///< named by the user
-  int threads = 1;                   ///< of every rank
+  std::vector<ModelSpec> models;  ///< named by the user
+  int threads = 1;                ///< of every rank
   double budget_seconds = 30;
-  int64_t sequence_length = 0;       ///< 0: the usual one of each model
-  bool storage = false;              ///< also measure disk and data reading (once per profile)
-  std::filesystem::path partial;     ///< where results are saved, piece by piece, and found again
+  int64_t sequence_length = 0;    ///< 0: the usual one of each model
+  bool storage = false;           ///< also measure disk and data reading (once per profile)
+  std::filesystem::path partial;  ///< where results are saved, piece by piece, and found again
 };
 
 /// Collective over the communicator. Results of an earlier, interrupted pass of the same host, versions and table are kept

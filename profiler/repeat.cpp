@@ -19,8 +19,9 @@ Measurement repeat(Team& team, const RepeatLimits& limits, const std::function<v
   while (static_cast<int>(samples.size()) < limits.most_samples) {
     const int taken = static_cast<int>(samples.size());
     const bool steady = taken >= limits.least_samples && summarise(samples).spread < limits.small_spread;
-    const bool enough = taken >= 1 && (steady || (used >= limits.seconds && taken >= std::min(limits.least_samples, 3)) ||
-                                       used >= 4 * limits.seconds);
+    const bool enough =
+        taken >= 1 && (steady || (used >= limits.seconds && taken >= std::min(limits.least_samples, 3)) ||
+                       used >= 4 * limits.seconds);
     if (team.agreed(enough ? 1 : 0) != 0) break;
     team.barrier();
     const auto start = ProfileClock::now();

@@ -9,7 +9,7 @@
 namespace foresail {
 
 struct RepeatLimits {
-  double seconds = 0.05;        ///< for all samples together
+  double seconds = 0.05;  ///< for all samples together
   int least_samples = 5, most_samples = 50;
   double batch_seconds = 5e-4;  ///< least length of one sample
   double small_spread = 0.02;   ///< enough when the spread is below

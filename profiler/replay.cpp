@@ -97,7 +97,8 @@ void collect(const Program& program, const TimedKeys& keys, const std::vector<Tr
   }
 }
 
-void sort_results(const TimedKeys& keys, const std::vector<std::vector<double>>& samples, Team& team, ReplayResult& result) {
+void sort_results(const TimedKeys& keys, const std::vector<std::vector<double>>& samples, Team& team,
+                  ReplayResult& result) {
   std::vector<Measurement> own;
   for (const auto& values : samples) own.push_back(summarise(values));
   const std::vector<Measurement> all = team.combined(own);
@@ -117,7 +118,8 @@ ReplayResult replay(const Program& program, int64_t vocabulary, Device& device, 
   fill_parameters(program, arena);
   fill_data(program, vocabulary, executor);
   executor.step_inputs().learning_rate = 1e-5;
-  executor.step_inputs().inverse_valid_tokens = 1.0 / static_cast<double>(program.rows_per_micro_batch * program.mesh.dp);
+  executor.step_inputs().inverse_valid_tokens =
+      1.0 / static_cast<double>(program.rows_per_micro_batch * program.mesh.dp);
   executor.enable_trace();
   executor.startup();
   executor.step();  // warms caches, builds what libraries build late
@@ -128,7 +130,8 @@ ReplayResult replay(const Program& program, int64_t vocabulary, Device& device, 
   const auto begin = ProfileClock::now();
   for (int step = 0; step < kMostSteps; ++step) {
     const double used = seconds_between(begin, ProfileClock::now());
-    const bool enough = step >= least_steps && (used >= seconds || (step >= 5 && summarise(steps).spread < kSmallSpread));
+    const bool enough =
+        step >= least_steps && (used >= seconds || (step >= 5 && summarise(steps).spread < kSmallSpread));
     if (team.agreed(enough ? 1 : 0) != 0) break;
     team.barrier();
     const auto start = ProfileClock::now();

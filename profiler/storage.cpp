@@ -17,7 +17,7 @@
 namespace foresail {
 namespace {
 
-constexpr int64_t kPieceBytes = int64_t{4} << 20;       // as a checkpoint writes
+constexpr int64_t kPieceBytes = int64_t{4} << 20;  // as a checkpoint writes
 constexpr int64_t kMostBytes = int64_t{256} << 20;
 constexpr int64_t kDatasetTokens = int64_t{4} << 20;
 constexpr int64_t kDocumentTokens = 2048;
@@ -97,8 +97,9 @@ double measure_data_reading(const std::filesystem::path& folder, int64_t sequenc
     std::filesystem::rename(bin_path(prefix).string() + ".tmp", bin_path(prefix));
     std::filesystem::rename(idx_path(prefix).string() + ".tmp", idx_path(prefix));
     const IndexedDataset data(prefix);
-    const SampleSource source(data, {.sequence_length = sequence_length, .validation_fraction = 0, .seed = 1, .vocabulary = 256},
-                              DataPart::training);
+    const SampleSource source(
+        data, {.sequence_length = sequence_length, .validation_fraction = 0, .seed = 1, .vocabulary = 256},
+        DataPart::training);
     rate = measure_data_rate(source, 0, seconds).tokens_per_second;
   } catch (...) {
     std::error_code ignored;

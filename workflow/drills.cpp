@@ -71,7 +71,8 @@ CheckpointDrill drill_checkpoint(RunSetup& setup, Communicator& communicator, co
   state.step = completed;
   state.samples_consumed = completed * global_batch_of(session.programs.train);
   const SaveResult saved = save_checkpoint(
-      {.folder = checkpoints_folder(folder), .state = state, .slices = session.slices, .segments = segments, .keep = 1}, ranks);
+      {.folder = checkpoints_folder(folder), .state = state, .slices = session.slices, .segments = segments, .keep = 1},
+      ranks);
   CheckpointDrill drill{.bytes = saved.bytes, .save_seconds = saved.seconds};
   drill.loss = run_step(setup, completed + 1, total_steps).loss;
   ruin(session);

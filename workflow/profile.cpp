@@ -14,8 +14,8 @@
 namespace foresail {
 namespace {
 
-constexpr int kEveryCountUpTo = 8;       // rank counts beyond: powers of two and divisors of the largest
-constexpr double kStartSeconds = 1.0;    // of the ranks of a pass
+constexpr int kEveryCountUpTo = 8;     // rank counts beyond: powers of two and divisors of the largest
+constexpr double kStartSeconds = 1.0;  // of the ranks of a pass
 constexpr double kLeastBudgetSeconds = 1.0;
 
 std::filesystem::path partial_path(const ProfileOptions& options) { return options.out.string() + ".partial"; }
@@ -52,17 +52,20 @@ std::vector<ProfilePass> profile_passes(const ProfileOptions& options) {
     throw_bad_input(folder.string(), "it is no folder", "create it or choose another --out");
   }
   if (options.ranks < 0 || options.ranks > 1024) {
-    throw_bad_input("--ranks", fmt::format("{} is not between 1 and 1024", options.ranks), "give the number of devices");
+    throw_bad_input("--ranks", fmt::format("{} is not between 1 and 1024", options.ranks),
+                    "give the number of devices");
   }
   if (!(options.budget_seconds >= kLeastBudgetSeconds)) {
-    throw_bad_input("--budget", fmt::format("{} seconds are too few", options.budget_seconds), "give 10 seconds or more");
+    throw_bad_input("--budget", fmt::format("{} seconds are too few", options.budget_seconds),
+                    "give 10 seconds or more");
   }
   load_models(options);  // refuses unknown names before anything is started
   if (!options.base.empty()) load_machine(options.base);
   const int most = most_ranks(options), cores = cores_of_host();
   std::vector<ProfilePass> passes;
   for (int ranks = most; ranks >= 1; --ranks) {
-    if (worth_a_table(ranks, most)) passes.push_back({.ranks = ranks, .threads = std::max(1, cores / ranks), .budget_seconds = 0});
+    if (worth_a_table(ranks, most))
+      passes.push_back({.ranks = ranks, .threads = std::max(1, cores / ranks), .budget_seconds = 0});
   }
   const double each = options.budget_seconds / static_cast<double>(passes.size()) - kStartSeconds;
   for (ProfilePass& pass : passes) pass.budget_seconds = std::max(each, kLeastBudgetSeconds);
@@ -92,7 +95,8 @@ ProfileResult finish_profile(const ProfileOptions& options) {
   ProfileResult result{.out = options.out.string(), .measurements = 0, .seconds = 0, .json = machine_to_json(machine)};
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - options.started).count();
   for (const ProfileTable& table : machine.tables) {
-    result.measurements += static_cast<int64_t>(table.ops.size() + table.ops_in_sequence.size() + table.collectives.size());
+    result.measurements +=
+        static_cast<int64_t>(table.ops.size() + table.ops_in_sequence.size() + table.collectives.size());
   }
   write_file_atomically(options.out, result.json);
   std::error_code ignored;

@@ -13,12 +13,12 @@
 namespace foresail {
 
 struct ProfileOptions {
-  std::filesystem::path out;         ///< machine.json
-  std::vector<std::string> models;   ///< --for
-  std::string base;                  ///< --base MACHINE: measurements are laid over it; empty: none
-  int64_t ranks = 0;                 ///< --ranks N: the most ranks; 0: cores
+  std::filesystem::path out;        ///< machine.json
+  std::vector<std::string> models;  ///< --for
+  std::string base;                 ///< --base MACHINE: measurements are laid over it; empty: none
+  int64_t ranks = 0;                ///< --ranks N: the most ranks; 0: cores
   double budget_seconds = 60;
-  int64_t sequence_length = 0;       ///< of the named models' shapes; 0: what the model is usually trained at
+  int64_t sequence_length = 0;  ///< of the named models' shapes; 0: what the model is usually trained at
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
 };
 

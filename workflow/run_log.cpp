@@ -35,7 +35,8 @@ RunLog::RunLog(const std::filesystem::path& run, const RunSetup& setup, int64_t 
       progress_(stderr, terminal) {}
 
 void RunLog::on_step(const StepRecord& record) {
-  const double tokens = setup_.session->programs.train.sequence_length * static_cast<double>(global_batch_of(setup_.session->programs.train));
+  const double tokens = setup_.session->programs.train.sequence_length *
+                        static_cast<double>(global_batch_of(setup_.session->programs.train));
   const double mfu = mfu_of(setup_, record.seconds);
   StepLine line{.step = record.step,
                 .loss = record.loss,
@@ -49,14 +50,19 @@ void RunLog::on_step(const StepRecord& record) {
                 .validation_loss = record.validation_loss,
                 .skipped = record.skipped};
   if (metrics_ != nullptr) metrics_->append(line);
-  std::vector<std::pair<std::string, double>> scalars{{"loss", record.loss}, {"grad_norm", record.grad_norm},
+  std::vector<std::pair<std::string, double>> scalars{{"loss", record.loss},
+                                                      {"grad_norm", record.grad_norm},
                                                       {"learning_rate", record.learning_rate},
                                                       {"tokens_per_second", line.tokens_per_second}};
   if (record.validation_loss) scalars.emplace_back("validation_loss", *record.validation_loss);
   board_.append(record.step, scalars);
-  progress_.update({.step = record.step, .total_steps = last_step_, .loss = record.loss,
-                    .validation_loss = record.validation_loss, .mfu = line.mfu,
-                    .tokens_per_second = line.tokens_per_second, .remaining_seconds = 0},
+  progress_.update({.step = record.step,
+                    .total_steps = last_step_,
+                    .loss = record.loss,
+                    .validation_loss = record.validation_loss,
+                    .mfu = line.mfu,
+                    .tokens_per_second = line.tokens_per_second,
+                    .remaining_seconds = 0},
                    record.seconds, steady_seconds());
 }
 
@@ -70,8 +76,10 @@ void RunLog::on_event(const RunEvent& event) {
   events_.append(entry);
   if (event.kind == "checkpoint" || event.kind == "evaluation" || event.kind == "finish") return;
   progress_.finish();
-  if (event.kind == "step_skipped") log_warning("step {}: {}", event.step, event.text);
-  else log_info("{} at step {}{}{}", event.kind, event.step, event.text.empty() ? "" : ": ", event.text);
+  if (event.kind == "step_skipped")
+    log_warning("step {}: {}", event.step, event.text);
+  else
+    log_info("{} at step {}{}{}", event.kind, event.step, event.text.empty() ? "" : ": ", event.text);
 }
 
 }  // namespace foresail

@@ -44,7 +44,8 @@ RunState identity_of(const RunSetup& setup) {
 
 std::filesystem::path data_prefix(const std::filesystem::path& given, const Plan& plan) {
   if (!given.empty()) return given;
-  if (plan.job.data_path.empty()) throw_bad_input("--data", "no dataset was named, nor does the plan's job name one", "add --data PREFIX");
+  if (plan.job.data_path.empty())
+    throw_bad_input("--data", "no dataset was named, nor does the plan's job name one", "add --data PREFIX");
   return plan.job.data_path;
 }
 
@@ -69,10 +70,12 @@ RunSetup open_run(const std::filesystem::path& plan_path, const std::filesystem:
   setup.plan_digest = digest_of(setup.plan_text);
   const SessionRequest request = request_of(setup.plan);
   open_data(setup, data_prefix(data, setup.plan), request.model.vocabulary);
-  setup.session = make_session(request, communicator,
-                               make_device(device.empty() ? setup.plan.target.back_end : device, setup.plan.target.threads));
+  setup.session =
+      make_session(request, communicator,
+                   make_device(device.empty() ? setup.plan.target.back_end : device, setup.plan.target.threads));
   setup.identity = identity_of(setup);
-  setup.arena_bytes = static_cast<int64_t>(largest(communicator, *setup.session, static_cast<double>(setup.session->arena->bytes())));
+  setup.arena_bytes =
+      static_cast<int64_t>(largest(communicator, *setup.session, static_cast<double>(setup.session->arena->bytes())));
   const Prediction& predicted = setup.plan.predicted;
   if (predicted.mfu > 0) setup.peak_flops_per_second = predicted.model_flops_per_second_per_device / predicted.mfu;
   return setup;
@@ -80,13 +83,16 @@ RunSetup open_run(const std::filesystem::path& plan_path, const std::filesystem:
 
 void require_predicted_arena(const RunSetup& setup, const std::filesystem::path& plan) {
   if (setup.arena_bytes == setup.plan.predicted.arena_bytes) return;
-  throw_bad_input(plan.string(), fmt::format("it predicts an arena of {} bytes, {} were allocated",
-                                             setup.plan.predicted.arena_bytes, setup.arena_bytes),
+  throw_bad_input(plan.string(),
+                  fmt::format("it predicts an arena of {} bytes, {} were allocated", setup.plan.predicted.arena_bytes,
+                              setup.arena_bytes),
                   "make the plan again with this version of foresail");
 }
 
 SampleReader reader_of(const SampleSource& source) {
-  return [&source](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) { source.read(index, tokens, targets); };
+  return [&source](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
+    source.read(index, tokens, targets);
+  };
 }
 
 double mfu_of(const RunSetup& setup, double step_seconds) {

@@ -23,17 +23,20 @@ constexpr uint64_t kStream = 0x73616d706c65;  // keeps these draws apart from ot
 
 /// A step-N folder itself, or the newest complete checkpoint of a run.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) throw_bad_input(path.string(), "it does not exist", "name a step-N folder or a run folder");
+  if (!std::filesystem::exists(path))
+    throw_bad_input(path.string(), "it does not exist", "name a step-N folder or a run folder");
   if (std::filesystem::exists(path / kManifestName)) return path;
   return checkpoint_to_resume(path, std::nullopt).path;
 }
 
 void check_options(const TextOptions& options) {
   if (options.tokens < 0 || options.tokens > kMostTokens) {
-    throw_bad_input("--tokens", fmt::format("{} is not between 0 and {}", options.tokens, kMostTokens), "ask for fewer");
+    throw_bad_input("--tokens", fmt::format("{} is not between 0 and {}", options.tokens, kMostTokens),
+                    "ask for fewer");
   }
   if (!std::isfinite(options.temperature) || options.temperature < 0) {
-    throw_bad_input("--temperature", "it is negative or not finite", "use 0 for the most likely text, 1 for the model's own");
+    throw_bad_input("--temperature", "it is negative or not finite",
+                    "use 0 for the most likely text, 1 for the model's own");
   }
 }
 

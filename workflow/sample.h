@@ -14,7 +14,7 @@ struct TextOptions {
   int64_t tokens = 200;
   double temperature = 0.8;  ///< 0: always the most likely token
   int64_t seed = 1;
-  int threads = 0;           ///< 0: all cores
+  int threads = 0;  ///< 0: all cores
 };
 
 struct TextResult {

@@ -18,14 +18,14 @@ struct StressOptions {
   std::filesystem::path data;  ///< prefix; empty: the job's data_path
   std::filesystem::path out;   ///< folder for the drill's checkpoint and stress.json; empty: a temporary one
   double minutes = 1.5;
-  bool drills = true;          ///< false: --no-drills
-  std::string device;          ///< as TrainOptions::device
+  bool drills = true;  ///< false: --no-drills
+  std::string device;  ///< as TrainOptions::device
 };
 
 struct StressResult {
   std::string verdict;  ///< "pass" or "fail"
   std::vector<StressCheck> checks;
-  std::string plan;     ///< path of the plan
+  std::string plan;  ///< path of the plan
   double seconds = 0;
   bool passed() const { return verdict == "pass"; }  ///< exit code 0, otherwise 1
 };

@@ -29,7 +29,8 @@ void check_run_folder(const TrainOptions& options) {
     throw_bad_input(options.out.string(), "it is not a folder", "name a folder for the run");
   }
   if (!options.resume && holds_something(options.out)) {
-    throw_bad_input(options.out.string(), "it holds a run already", "add --resume to go on with it, or name another folder");
+    throw_bad_input(options.out.string(), "it holds a run already",
+                    "add --resume to go on with it, or name another folder");
   }
   if (options.resume && options.init) {
     throw_bad_input("--init", "a resumed run has its parameters", "leave out --init or --resume");
@@ -43,10 +44,12 @@ struct Steps {
 
 Steps steps_of(const TrainOptions& options, const Plan& plan) {
   const int64_t total = plan.steps > 0 ? plan.steps : options.steps.value_or(0);
-  if (total < 1) throw_bad_input(options.plan.string(), "it states no number of steps", "add --steps N, or plan with --tokens T");
+  if (total < 1)
+    throw_bad_input(options.plan.string(), "it states no number of steps", "add --steps N, or plan with --tokens T");
   const int64_t last = options.steps.value_or(total);
   if (last < 1 || last > total) {
-    throw_bad_input("--steps", fmt::format("{} is not between 1 and the plan's {}", last, total), "plan with more --tokens");
+    throw_bad_input("--steps", fmt::format("{} is not between 1 and the plan's {}", last, total),
+                    "plan with more --tokens");
   }
   return {last, total};
 }
@@ -93,8 +96,8 @@ TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const 
 void prepare_folder(const TrainOptions& options, const RunSetup& setup) {
   create_folder(options.out);
   write_file_atomically(options.out / "plan.json", setup.plan_text);
-  log_info("plan {} ({}): arena of {} bytes allocated, as predicted", to_text(setup.plan.strategy), setup.plan.model_name,
-           setup.arena_bytes);
+  log_info("plan {} ({}): arena of {} bytes allocated, as predicted", to_text(setup.plan.strategy),
+           setup.plan.model_name, setup.arena_bytes);
 }
 
 }  // namespace

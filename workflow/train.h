@@ -17,10 +17,10 @@ struct TrainOptions {
   std::filesystem::path out;                  ///< the run folder
   std::optional<std::filesystem::path> init;  ///< checkpoint folder to take the parameters from
   bool resume = false;
-  std::optional<int64_t> resume_step;         ///< of --resume=step-N; otherwise the latest complete checkpoint
-  std::optional<int64_t> steps;               ///< stop after this optimizer step instead of the plan's last one
-  std::string device;                         ///< "cpu" or "reference"; empty: what the plan was compiled for
-  bool terminal = false;                      ///< progress is rewritten in place instead of logged line by line
+  std::optional<int64_t> resume_step;  ///< of --resume=step-N; otherwise the latest complete checkpoint
+  std::optional<int64_t> steps;        ///< stop after this optimizer step instead of the plan's last one
+  std::string device;                  ///< "cpu" or "reference"; empty: what the plan was compiled for
+  bool terminal = false;               ///< progress is rewritten in place instead of logged line by line
 };
 
 /// The JSON document that `train --json` prints. Keys of rooms not yet built are null in JSON.

@@ -38,7 +38,8 @@ void list_workspace(SearchRequest& request) {
     set_thread_count(target.threads);  // a library describes its products for the team that will run them
     const auto device = make_cpu_device(target.threads);
     for (const Strategy& strategy : space_of(request, devices).strategies) {
-      if (strategy.recompute == Recompute::none) add_used(request, strategy, target, *device, used);  // full replays the same ops
+      if (strategy.recompute == Recompute::none)
+        add_used(request, strategy, target, *device, used);  // full replays the same ops
     }
   }
   set_thread_count(threads_before);

@@ -25,13 +25,13 @@ struct BoundInstruction {
   std::unique_ptr<Kernel> kernel;  ///< of an op
   int32_t first_operand = 0;       ///< inputs, then outputs, in BoundBlock::operands
   int32_t inputs = 0, outputs = 0;
-  int32_t workspace = -1;          ///< index into BoundBlock::operands, or -1
-  GroupId group = -1;              ///< of a collective
-  int32_t peer = -1;               ///< world rank, of send and receive
+  int32_t workspace = -1;  ///< index into BoundBlock::operands, or -1
+  GroupId group = -1;      ///< of a collective
+  int32_t peer = -1;       ///< world rank, of send and receive
   int32_t channel = 0;
   DType dtype = DType::f32;
-  int64_t count = 0;               ///< elements of a collective (all_gather: of one member's part)
-  int64_t bytes = 0;               ///< of a message
+  int64_t count = 0;  ///< elements of a collective (all_gather: of one member's part)
+  int64_t bytes = 0;  ///< of a message
 };
 
 struct BoundBlock {

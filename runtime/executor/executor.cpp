@@ -74,9 +74,10 @@ Executor::State::State(const Program& program_, Device& device, Communicator* gi
       single_rank(given == nullptr ? make_local_communicator() : nullptr),
       communicator(given == nullptr ? *single_rank : *given) {
   if (arena.bytes() < program.arena.bytes) {
-    throw_bad_input(fmt::format("program '{}'", program.name),
-                    fmt::format("it needs an arena of {} bytes, the one given has {}", program.arena.bytes, arena.bytes()),
-                    "allocate the arena for the largest Program of the set");
+    throw_bad_input(
+        fmt::format("program '{}'", program.name),
+        fmt::format("it needs an arena of {} bytes, the one given has {}", program.arena.bytes, arena.bytes()),
+        "allocate the arena for the largest Program of the set");
   }
   ensure(world_rank < program.mesh.size() && communicator.size() >= program.mesh.size(),
          "a Program runs on the first ranks of its communicator");
@@ -110,7 +111,8 @@ void Executor::State::run_call(const ScheduleEntry& entry, int32_t call_index) {
     const double begin = tracing ? seconds_since(step_start) : 0;
     run_instruction(block, block.instructions[i], registers, entry.micro_batch);
     if (tracing && trace.size() < trace.capacity()) {
-      trace.push_back({entry.phase, call_index, static_cast<int32_t>(i), entry.micro_batch, begin, seconds_since(step_start)});
+      trace.push_back(
+          {entry.phase, call_index, static_cast<int32_t>(i), entry.micro_batch, begin, seconds_since(step_start)});
     }
   }
 }

@@ -24,9 +24,9 @@ struct TraceEvent {
 
 /// The metrics record as the last step left it.
 struct StepMetrics {
-  double loss = 0;        ///< mean over the valid tokens of the global batch
-  double grad_norm = 0;   ///< before clipping
-  double clip_factor = 0; ///< 0: the step was skipped because the norm was not finite
+  double loss = 0;         ///< mean over the valid tokens of the global batch
+  double grad_norm = 0;    ///< before clipping
+  double clip_factor = 0;  ///< 0: the step was skipped because the norm was not finite
 };
 
 class Executor {

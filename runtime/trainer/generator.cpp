@@ -17,7 +17,8 @@ int64_t logits_offset(const Program& program) {
   const auto& calls = program.calls[static_cast<size_t>(Phase::forward)];
   ensure(!calls.empty(), "a logits Program has a forward phase");
   const Call& call = calls.back();
-  const RegisterFile registers = registers_for(program, call, {.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot = 0});
+  const RegisterFile registers =
+      registers_for(program, call, {.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot = 0});
   for (const Buffer& buffer : program.blocks[static_cast<size_t>(call.block)].buffers) {
     if (buffer.name == "logits") return registers[static_cast<size_t>(buffer.base)] + buffer.offset;
   }
@@ -94,7 +95,8 @@ std::span<const float> Generator::next_scores(std::span<const int32_t> tokens) {
   std::copy(tokens.begin(), tokens.end(), slot.begin());
   length.executor->step();
   const auto* logits = reinterpret_cast<const float*>(arena_->data() + length.logits);
-  return {logits + (static_cast<int64_t>(tokens.size()) - 1) * model_.vocabulary, static_cast<size_t>(model_.vocabulary)};
+  return {logits + (static_cast<int64_t>(tokens.size()) - 1) * model_.vocabulary,
+          static_cast<size_t>(model_.vocabulary)};
 }
 
 int32_t draw(std::span<const float> scores, double temperature, double uniform) {

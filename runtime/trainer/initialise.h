@@ -2,10 +2,10 @@
 // tensor, so every plan starts from the same model, whatever it shards.
 #pragma once
 
-#include <cstdint>
-#include <string_view>
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "core/dtype.h"
 #include "program/program.h"

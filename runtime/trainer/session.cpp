@@ -14,9 +14,10 @@ void compare_digest(const SessionRequest& request, const Program& program) {
   if (request.program_digests.empty()) return;
   const auto stage = static_cast<size_t>(program.stage);
   if (stage >= request.program_digests.size()) {
-    throw_bad_input("plan: field 'program_digests'",
-                    fmt::format("it has {} entries, the strategy {} stages", request.program_digests.size(), program.mesh.pp),
-                    "make the plan again");
+    throw_bad_input(
+        "plan: field 'program_digests'",
+        fmt::format("it has {} entries, the strategy {} stages", request.program_digests.size(), program.mesh.pp),
+        "make the plan again");
   }
   const std::string actual = program_digest(program);
   if (actual != request.program_digests[stage]) {
@@ -64,8 +65,10 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
   session->place = mesh.coordinate_of(communicator.rank());
   // A planned Program is compiled from the plan alone; what was not planned asks the back end for its workspace.
   WorkspaceOf workspace_of;
-  if (request.program_digests.empty()) workspace_of = [&device](const OpInstance& op) { return device->workspace_bytes(op); };
-  session->programs = compile(request.model, request.job, request.strategy, request.target, session->place.pp, workspace_of);
+  if (request.program_digests.empty())
+    workspace_of = [&device](const OpInstance& op) { return device->workspace_bytes(op); };
+  session->programs =
+      compile(request.model, request.job, request.strategy, request.target, session->place.pp, workspace_of);
   compare_digest(request, session->programs.train);
   if (alter) alter(session->programs.train, session->place);
   session->slices = parameter_slices(request.model, request.strategy, session->place.pp, session->place.tp);
@@ -75,7 +78,8 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
   Program& evaluate = session->programs.evaluate;
   session->arena = std::make_unique<Arena>(std::max(train.arena.bytes, evaluate.arena.bytes));
   session->train = std::make_unique<Executor>(train, *session->device, &communicator, *session->arena, session->rank);
-  session->evaluate = std::make_unique<Executor>(evaluate, *session->device, &communicator, *session->arena, session->rank);
+  session->evaluate =
+      std::make_unique<Executor>(evaluate, *session->device, &communicator, *session->arena, session->rank);
   return session;
 }
 

@@ -14,13 +14,15 @@
 namespace foresail {
 namespace {
 
-constexpr double kOtherPlanTolerance = 1e-5;  // relative; the design's bound for another plan, placement or thread count
+constexpr double kOtherPlanTolerance =
+    1e-5;  // relative; the design's bound for another plan, placement or thread count
 
 void emit(const TrainerOptions& options, const CheckpointRanks& ranks, const RunEvent& event) {
   if (ranks.rank() == 0 && options.on_event) options.on_event(event);
 }
 
-void refuse_other(const std::filesystem::path& path, const char* what, const std::string& stored, const std::string& own) {
+void refuse_other(const std::filesystem::path& path, const char* what, const std::string& stored,
+                  const std::string& own) {
   if (stored == own) return;
   throw_bad_input(path.string(), fmt::format("it was trained with {} '{}', this run has '{}'", what, stored, own),
                   "resume with what the run was started with, or start a new run with --init");
@@ -60,7 +62,10 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
   const Program& program = session.programs.train;
   const auto segments = segment_views(program, session.arena->data());
   const std::string digest = restore_checkpoint(path, session.slices, segments, {}, ranks);
-  StartState start{.step = stored.step, .samples = stored.samples_consumed, .losses = stored.losses, .checkpoint = path.string(),
+  StartState start{.step = stored.step,
+                   .samples = stored.samples_consumed,
+                   .losses = stored.losses,
+                   .checkpoint = path.string(),
                    .same_plan = stored.plan_digest == options.identity.plan_digest};
   emit(options, ranks, {"resume", stored.step, "parameters have digest " + digest, path.string(), 0});
   const std::string batch = note_of(stored, kBatchNote);
@@ -69,12 +74,14 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
     const double recorded = std::strtod(note.c_str(), nullptr);
     const double actual = std::strtod(probe_loss(session, options, stored.samples_consumed).c_str(), nullptr);
     compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan);
-    emit(options, ranks, {"resume_verified", stored.step,
-                          fmt::format("the next batch has the recorded loss {:.9g}", actual), path.string(), 0});
+    emit(options, ranks,
+         {"resume_verified", stored.step, fmt::format("the next batch has the recorded loss {:.9g}", actual),
+          path.string(), 0});
   } else {
-    emit(options, ranks, {"resume_unverified", stored.step,
-                          fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch),
-                          path.string(), 0});
+    emit(options, ranks,
+         {"resume_unverified", stored.step,
+          fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch), path.string(),
+          0});
   }
   return start;
 }
@@ -93,8 +100,9 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
   const bool equal = same_plan ? recorded == actual
                                : std::abs(actual - recorded) <= kOtherPlanTolerance * std::max(1.0, std::abs(recorded));
   if (equal) return;
-  throw_bad_input(what, fmt::format("recorded {:.17g}, now {:.17g}{}", recorded, actual,
-                                    same_plan ? " (the same plan must give the same bits)" : ""),
+  throw_bad_input(what,
+                  fmt::format("recorded {:.17g}, now {:.17g}{}", recorded, actual,
+                              same_plan ? " (the same plan must give the same bits)" : ""),
                   "the state is not what was saved: resume from an older checkpoint with --resume=step-N");
 }
 
@@ -105,7 +113,8 @@ std::string probe_loss(Session& session, const TrainerOptions& options, int64_t 
 StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options) {
   initialise(session.programs.train, session.slices, static_cast<uint64_t>(session.job.seed), session.arena->data());
   if (options.resume) {
-    if (const auto path = agreed_checkpoint(ranks, options); !path.empty()) return resume(session, ranks, options, path);
+    if (const auto path = agreed_checkpoint(ranks, options); !path.empty())
+      return resume(session, ranks, options, path);
     emit(options, ranks, {"resume", 0, "there is no checkpoint yet: starting at step 0", "", 0});
   }
   if (options.init) take_parameters(session, ranks, *options.init);

@@ -8,12 +8,12 @@
 namespace foresail {
 
 struct StartState {
-  int64_t step = 0;                   ///< completed optimizer steps
-  int64_t samples = 0;                ///< consumed by all ranks: the position in the data, whatever the batch was
-  std::vector<StepLoss> losses;       ///< recorded by the checkpoint
-  std::string checkpoint;             ///< resumed from; empty: none
-  bool same_plan = true;              ///< as the one that wrote it: results must be bitwise equal
-  bool same_batch = true;             ///< otherwise losses of steps cannot be compared
+  int64_t step = 0;              ///< completed optimizer steps
+  int64_t samples = 0;           ///< consumed by all ranks: the position in the data, whatever the batch was
+  std::vector<StepLoss> losses;  ///< recorded by the checkpoint
+  std::string checkpoint;        ///< resumed from; empty: none
+  bool same_plan = true;         ///< as the one that wrote it: results must be bitwise equal
+  bool same_batch = true;        ///< otherwise losses of steps cannot be compared
 };
 
 /// Collective. Throws bad_input when a checkpoint belongs to another model, dataset or seed, or is damaged.

@@ -140,7 +140,8 @@ void Trainer::evaluate(StepRecord& record) {
   const auto begin = Clock::now();
   record.validation_loss = evaluate_loss(session_, options_.validation, 0, session_.job.evaluation_batches);
   report_.validation_loss = record.validation_loss;
-  event({"evaluation", record.step, fmt::format("validation loss {:.6f}", *record.validation_loss), "", seconds_since(begin)});
+  event({"evaluation", record.step, fmt::format("validation loss {:.6f}", *record.validation_loss), "",
+         seconds_since(begin)});
 }
 
 TrainerReport Trainer::run() {

@@ -19,10 +19,10 @@ namespace foresail {
 /// One optimizer step, as rank 0 saw it.
 struct StepRecord {
   int64_t step = 0;
-  int64_t tokens = 0;              ///< trained on so far
+  int64_t tokens = 0;  ///< trained on so far
   double loss = 0, grad_norm = 0, clip_factor = 0, learning_rate = 0;
   double seconds = 0;
-  bool skipped = false;            ///< the update was left out: its gradient or loss was not finite
+  bool skipped = false;                   ///< the update was left out: its gradient or loss was not finite
   std::optional<double> validation_loss;  ///< measured after this step
 };
 
@@ -31,25 +31,25 @@ struct RunEvent {
   std::string kind;
   int64_t step = 0;
   std::string text;
-  std::string path;                ///< of a checkpoint
+  std::string path;  ///< of a checkpoint
   double seconds = 0;
 };
 
 struct TrainerOptions {
-  std::filesystem::path run;                   ///< its checkpoints lie in run/checkpoints
-  int64_t total_steps = 0;                     ///< of the plan: the learning-rate schedule ends there
-  int64_t stop_after = 0;                      ///< last step of this call
-  SampleReader training, validation;           ///< validation may be empty
-  std::optional<std::filesystem::path> init;   ///< checkpoint to take parameters from
+  std::filesystem::path run;                  ///< its checkpoints lie in run/checkpoints
+  int64_t total_steps = 0;                    ///< of the plan: the learning-rate schedule ends there
+  int64_t stop_after = 0;                     ///< last step of this call
+  SampleReader training, validation;          ///< validation may be empty
+  std::optional<std::filesystem::path> init;  ///< checkpoint to take parameters from
   bool resume = false;
   std::optional<int64_t> resume_step;
-  RunState identity;                           ///< what checkpoints say about the run; step and losses are filled in
-  std::map<int64_t, double> recorded_losses;   ///< of the run's former life: replayed steps are compared with them
-  bool recorded_by_same_plan = true;           ///< those losses must come back bit by bit
-  std::function<bool()> stop_requested;        ///< this rank was asked to stop; may be empty
-  std::function<void(const StepRecord&)> on_step;   ///< rank 0 only; may be empty
-  std::function<void(const RunEvent&)> on_event;    ///< rank 0 only; may be empty
-  int64_t most_bad_steps = 5;                  ///< in a row, then the run fails
+  RunState identity;                          ///< what checkpoints say about the run; step and losses are filled in
+  std::map<int64_t, double> recorded_losses;  ///< of the run's former life: replayed steps are compared with them
+  bool recorded_by_same_plan = true;          ///< those losses must come back bit by bit
+  std::function<bool()> stop_requested;       ///< this rank was asked to stop; may be empty
+  std::function<void(const StepRecord&)> on_step;  ///< rank 0 only; may be empty
+  std::function<void(const RunEvent&)> on_event;   ///< rank 0 only; may be empty
+  int64_t most_bad_steps = 5;                      ///< in a row, then the run fails
 };
 
 struct TrainerReport {
@@ -57,10 +57,10 @@ struct TrainerReport {
   int64_t tokens = 0;                     ///< trained on since the start of the run
   double loss = 0;                        ///< of the last step
   std::optional<double> validation_loss;
-  std::vector<double> step_seconds;       ///< of every step of this call
-  int64_t resident_bytes = 0;             ///< largest of any rank
-  std::string checkpoint;                 ///< the last one written or resumed from
-  bool stopped = false;                   ///< before stop_after, on request
+  std::vector<double> step_seconds;  ///< of every step of this call
+  int64_t resident_bytes = 0;        ///< largest of any rank
+  std::string checkpoint;            ///< the last one written or resumed from
+  bool stopped = false;              ///< before stop_after, on request
 };
 
 /// Collective over the session's ranks; the report is complete on rank 0. Throws bad_input (checkpoints that do not fit or

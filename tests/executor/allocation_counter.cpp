@@ -16,8 +16,10 @@ void release(void* memory) {
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++count;
   void* memory = nullptr;
-  if (alignment <= sizeof(void*)) memory = std::malloc(bytes == 0 ? 1 : bytes);
-  else if (posix_memalign(&memory, alignment, bytes) != 0) memory = nullptr;
+  if (alignment <= sizeof(void*))
+    memory = std::malloc(bytes == 0 ? 1 : bytes);
+  else if (posix_memalign(&memory, alignment, bytes) != 0)
+    memory = nullptr;
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
@@ -25,8 +27,12 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 
 void* operator new(std::size_t bytes) { return counted(bytes, 0); }
 void* operator new[](std::size_t bytes) { return counted(bytes, 0); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
-void* operator new[](std::size_t bytes, std::align_val_t alignment) { return counted(bytes, static_cast<std::size_t>(alignment)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete[](void* memory) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { release(memory); }
@@ -39,4 +45,4 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { r
 namespace foresail::testing {
 int64_t allocations() { return count.load(); }
 int64_t outstanding_allocations() { return count.load() - freed.load(); }
-}
+}  // namespace foresail::testing

@@ -7,4 +7,4 @@ namespace foresail::testing {
 int64_t allocations();
 /// Allocated and not yet freed.
 int64_t outstanding_allocations();
-}
+}  // namespace foresail::testing

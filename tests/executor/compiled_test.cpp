@@ -59,7 +59,8 @@ struct SmallRun {
     evaluate = std::make_unique<Executor>(set.evaluate, *device, nullptr, *arena, 0);
     // Numbers go by tensor, so that two layouts of the same model hold the same model.
     for (const ParameterSlice& slice : parameter_slices(model, strategy, 0, 0)) {
-      auto* values = reinterpret_cast<double*>(arena->data() + set.train.arena.parameters.offset) + slice.element_offset;
+      auto* values =
+          reinterpret_cast<double*>(arena->data() + set.train.arena.parameters.offset) + slice.element_offset;
       for (int64_t i = 0; i < slice.elements(); ++i) {
         values[i] = 0.1 * random_normal(1, std::hash<std::string>{}(slice.tensor), static_cast<uint64_t>(i));
         if (slice.init.kind == InitKind::ones) values[i] += 1;

@@ -29,7 +29,8 @@ TEST(Executor, RunsTheScheduleInOrderOnTheAddressesOfTheLayout) {
   Arena arena(tiny.program.arena.bytes);
   Executor executor(tiny.program, device, nullptr, arena, 0);
   executor.step();
-  const std::vector<OpKind> micro_batch{OpKind::embedding, OpKind::linear, OpKind::cross_entropy, OpKind::linear_backward_weight};
+  const std::vector<OpKind> micro_batch{OpKind::embedding, OpKind::linear, OpKind::cross_entropy,
+                                        OpKind::linear_backward_weight};
   std::vector<OpKind> expected{OpKind::fill_zero, OpKind::fill_zero};
   for (int i = 0; i < 2; ++i) expected.insert(expected.end(), micro_batch.begin(), micro_batch.end());
   expected.insert(expected.end(), {OpKind::squared_norm, OpKind::clip_scale, OpKind::adamw});
@@ -166,10 +167,13 @@ TEST(Executor, MessagesGoToTheSamePlaceOfThePeerStageAndSendsAreWaitedForByChann
   Arena arena(tiny.program.arena.bytes);
   Executor executor(tiny.program, device, &communicator, arena, rank);
   executor.step();
-  const auto tag = [](int32_t channel, int32_t micro_batch) { return std::to_string(message_tag(channel, micro_batch)); };
+  const auto tag = [](int32_t channel, int32_t micro_batch) {
+    return std::to_string(message_tag(channel, micro_batch));
+  };
   EXPECT_EQ(communicator.calls,
-            (std::vector<std::string>{"receive peer=1 tag=" + tag(0, 0), "wait 0", "send peer=1 tag=" + tag(1, 0), "wait 1",
-                                      "receive peer=1 tag=" + tag(0, 1), "wait 2", "send peer=1 tag=" + tag(1, 1), "wait 3"}));
+            (std::vector<std::string>{"receive peer=1 tag=" + tag(0, 0), "wait 0", "send peer=1 tag=" + tag(1, 0),
+                                      "wait 1", "receive peer=1 tag=" + tag(0, 1), "wait 2",
+                                      "send peer=1 tag=" + tag(1, 1), "wait 3"}));
 }
 
 TEST(Executor, TheTraceHasOneEventPerExecutedInstructionInOrder) {

@@ -41,8 +41,8 @@ class RecordingDevice final : public Device {
     RecordingKernel(RecordingDevice& device, OpKind kind) : device_(device), kind_(kind) {}
     void run(const KernelArguments& a) override {
       if (!device_.record) return;
-      device_.runs.push_back({kind_, {a.inputs.begin(), a.inputs.end()}, {a.outputs.begin(), a.outputs.end()},
-                              a.workspace, a.context});
+      device_.runs.push_back(
+          {kind_, {a.inputs.begin(), a.inputs.end()}, {a.outputs.begin(), a.outputs.end()}, a.workspace, a.context});
     }
     int64_t workspace_bytes() const override {
       const auto found = device_.workspace.find(kind_);
@@ -73,13 +73,25 @@ class RecordingCommunicator final : public Communicator {
     return -1;
   }
   int group_size(GroupId group) const override { return static_cast<int>(groups[static_cast<size_t>(group)].size()); }
-  void all_reduce(void*, int64_t count, DType, ReduceKind, GroupId group) override { note("all_reduce", "group", group, "count", count); }
-  void all_gather(const void*, void*, int64_t count, DType, GroupId group) override { note("all_gather", "group", group, "count", count); }
-  void reduce_scatter(const void*, void*, int64_t count, DType, GroupId group) override { note("reduce_scatter", "group", group, "count", count); }
+  void all_reduce(void*, int64_t count, DType, ReduceKind, GroupId group) override {
+    note("all_reduce", "group", group, "count", count);
+  }
+  void all_gather(const void*, void*, int64_t count, DType, GroupId group) override {
+    note("all_gather", "group", group, "count", count);
+  }
+  void reduce_scatter(const void*, void*, int64_t count, DType, GroupId group) override {
+    note("reduce_scatter", "group", group, "count", count);
+  }
   void broadcast(void*, int64_t, int, GroupId) override { calls.push_back("broadcast"); }
   void barrier(GroupId) override { calls.push_back("barrier"); }
-  Request send(const void*, int64_t, int peer, int tag) override { note("send", "peer", peer, "tag", tag); return next_++; }
-  Request receive(void*, int64_t, int peer, int tag) override { note("receive", "peer", peer, "tag", tag); return next_++; }
+  Request send(const void*, int64_t, int peer, int tag) override {
+    note("send", "peer", peer, "tag", tag);
+    return next_++;
+  }
+  Request receive(void*, int64_t, int peer, int tag) override {
+    note("receive", "peer", peer, "tag", tag);
+    return next_++;
+  }
   void wait(Request request) override { calls.push_back("wait " + std::to_string(request)); }
   [[noreturn]] void abort(const std::string& message) override { throw_environment("recording", message, ""); }
   std::string description() const override { return "recording"; }

@@ -15,12 +15,14 @@ struct Allocator {
   }
 };
 
-int32_t add_buffer(Block& block, const char* name, Register base, int64_t offset, DType dtype, std::vector<int64_t> shape) {
+int32_t add_buffer(Block& block, const char* name, Register base, int64_t offset, DType dtype,
+                   std::vector<int64_t> shape) {
   block.buffers.push_back({name, base, offset, {dtype, std::move(shape)}, MemoryKind::scratch});
   return static_cast<int32_t>(block.buffers.size()) - 1;
 }
 
-void add_op(Block& block, OpKind op, std::vector<int32_t> inputs, std::vector<int32_t> outputs, OpAttributes attributes = {}) {
+void add_op(Block& block, OpKind op, std::vector<int32_t> inputs, std::vector<int32_t> outputs,
+            OpAttributes attributes = {}) {
   Instruction instruction;
   instruction.op = op;
   instruction.attributes = attributes;
@@ -49,8 +51,9 @@ void lay_out(TinyProgram& tiny, DType dtype) {
   const Segment logits = allocator.take(s.rows * s.vocabulary * element);
   map.scratch.bytes = allocator.end - hidden.offset;
   map.bytes = allocator.end;
-  tiny.layout = {map.parameters.offset, map.parameters.offset + (weight_bytes + 63) / 64 * 64, map.gradients.offset,
-                 map.moment1.offset, map.moment2.offset, logits.offset};
+  tiny.layout = {map.parameters.offset, map.parameters.offset + (weight_bytes + 63) / 64 * 64,
+                 map.gradients.offset,  map.moment1.offset,
+                 map.moment2.offset,    logits.offset};
 }
 
 Block forward_backward(const TinyProgram& tiny, DType dtype) {
@@ -62,7 +65,8 @@ Block forward_backward(const TinyProgram& tiny, DType dtype) {
   const auto table = add_buffer(block, "table", Register::absolute, at.table, dtype, {s.vocabulary, s.hidden});
   const auto weight = add_buffer(block, "weight", Register::absolute, at.weight, dtype, {s.vocabulary, s.hidden});
   const auto gradient = add_buffer(block, "dweight", Register::absolute, at.gradient, dtype, {s.vocabulary, s.hidden});
-  const auto hidden = add_buffer(block, "x", Register::absolute, tiny.program.arena.scratch.offset, dtype, {s.rows, s.hidden});
+  const auto hidden =
+      add_buffer(block, "x", Register::absolute, tiny.program.arena.scratch.offset, dtype, {s.rows, s.hidden});
   const auto logits = add_buffer(block, "logits", Register::absolute, at.logits, dtype, {s.rows, s.vocabulary});
   const auto loss = add_buffer(block, "loss", Register::absolute, tiny.program.arena.metrics.offset, DType::f64, {1});
   OpAttributes attributes;
@@ -79,7 +83,8 @@ Block zero_block(const TinyProgram& tiny, DType dtype) {
   Block block{.name = "tiny.begin", .buffers = {}, .instructions = {}};
   const int64_t elements = tiny.sizes.vocabulary * tiny.sizes.hidden;
   const auto gradient = add_buffer(block, "dweight", Register::absolute, tiny.layout.gradient, dtype, {elements});
-  const auto metrics = add_buffer(block, "metrics", Register::absolute, tiny.program.arena.metrics.offset, DType::f64, {4});
+  const auto metrics =
+      add_buffer(block, "metrics", Register::absolute, tiny.program.arena.metrics.offset, DType::f64, {4});
   add_op(block, OpKind::fill_zero, {}, {gradient});
   add_op(block, OpKind::fill_zero, {}, {metrics});
   return block;

@@ -19,7 +19,8 @@ using testing::TinyProgram;
 template <typename Scalar>
 void fill(std::byte* at, int64_t count, double scale) {
   auto* values = reinterpret_cast<Scalar*>(at);
-  for (int64_t i = 0; i < count; ++i) values[i] = static_cast<Scalar>(scale * std::sin(1.0 + 3.0 * static_cast<double>(i)));
+  for (int64_t i = 0; i < count; ++i)
+    values[i] = static_cast<Scalar>(scale * std::sin(1.0 + 3.0 * static_cast<double>(i)));
 }
 
 struct DeviceCase {
@@ -42,8 +43,10 @@ class TinyTraining : public ::testing::TestWithParam<DeviceCase> {
   static void prepare(Executor& executor, Arena& arena, const TinyProgram& tiny, DType dtype) {
     const int64_t elements = tiny.sizes.vocabulary * tiny.sizes.hidden;
     for (const auto& [offset, scale] : {std::pair{tiny.layout.table, 1.0}, std::pair{tiny.layout.weight, 0.1}}) {
-      if (dtype == DType::f64) fill<double>(arena.data() + offset, elements, scale);
-      else fill<float>(arena.data() + offset, elements, scale);
+      if (dtype == DType::f64)
+        fill<double>(arena.data() + offset, elements, scale);
+      else
+        fill<float>(arena.data() + offset, elements, scale);
     }
     set_data(executor, tiny, [](auto tokens, auto targets, int64_t m, int64_t row) {
       tokens[static_cast<size_t>(row)] = static_cast<int32_t>((m + row) % 5);
@@ -69,7 +72,8 @@ double expected_loss(const std::byte* arena, const TinyProgram& tiny, Executor& 
       double sum = 0;
       for (int64_t v = 0; v < s.vocabulary; ++v) {
         double logit = 0;
-        for (int64_t h = 0; h < s.hidden; ++h) logit += double(table[token * s.hidden + h]) * double(weight[v * s.hidden + h]);
+        for (int64_t h = 0; h < s.hidden; ++h)
+          logit += double(table[token * s.hidden + h]) * double(weight[v * s.hidden + h]);
         logits[static_cast<size_t>(v)] = logit;
         sum += std::exp(logit);
       }
@@ -87,8 +91,8 @@ TEST_P(TinyTraining, LossMatchesTheFormulaAndFallsStepByStep) {
   Executor executor(tiny.program, *kernels, nullptr, arena, 0);
   prepare(executor, arena, tiny, GetParam().dtype);
   const bool exact = GetParam().dtype == DType::f64;
-  const double expected = exact ? expected_loss<double>(arena.data(), tiny, executor)
-                                : expected_loss<float>(arena.data(), tiny, executor);
+  const double expected =
+      exact ? expected_loss<double>(arena.data(), tiny, executor) : expected_loss<float>(arena.data(), tiny, executor);
   executor.step();
   const double first = executor.metrics().loss;
   EXPECT_NEAR(first, expected, exact ? 1e-12 : 1e-6);
@@ -124,7 +128,8 @@ TEST_P(TinyTraining, AStepAllocatesNothingAfterTheFirst) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, TinyTraining, ::testing::Values(DeviceCase{"reference", DType::f64}, DeviceCase{"cpu", DType::f32}),
+INSTANTIATE_TEST_SUITE_P(Devices, TinyTraining,
+                         ::testing::Values(DeviceCase{"reference", DType::f64}, DeviceCase{"cpu", DType::f32}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

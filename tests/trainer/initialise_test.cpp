@@ -27,7 +27,8 @@ struct Initialised {
     initialise(program, slices, 7, arena->data());
   }
   double at(const ParameterSlice& slice, int64_t row, int64_t column) const {
-    const auto* values = reinterpret_cast<const double*>(arena->data() + program.arena.parameters.offset) + slice.element_offset;
+    const auto* values =
+        reinterpret_cast<const double*>(arena->data() + program.arena.parameters.offset) + slice.element_offset;
     return values[(row - slice.row_begin) * (slice.column_end - slice.column_begin) + column - slice.column_begin];
   }
 };

@@ -48,7 +48,8 @@ TEST(Kill, AtTwentyRandomMomentsThenResumedIsBitwiseTheUndisturbedRun) {
   const TemporaryFolder undisturbed;
   const auto begin = std::chrono::steady_clock::now();
   const auto expected = run_small(small_request(), resumable(undisturbed.path()));
-  const auto whole = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
+  const auto whole =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   std::mt19937 random(7);
   int killed = 0;
   for (int trial = 0; trial < 5; ++trial) {

@@ -148,8 +148,8 @@ TEST(Trainer, ACheckpointOfAnotherModelDatasetOrSeedIsRefused) {
   const TemporaryFolder folder;
   TrainerOptions first = small_options(folder.path(), 4);
   run_small(small_request(), first);
-  for (const auto change : {+[](RunState& s) { s.model_config = "other"; }, +[](RunState& s) { s.dataset_identity = "other"; },
-                            +[](RunState& s) { s.seed = 5; }}) {
+  for (const auto change : {+[](RunState& s) { s.model_config = "other"; },
+                            +[](RunState& s) { s.dataset_identity = "other"; }, +[](RunState& s) { s.seed = 5; }}) {
     TrainerOptions second = small_options(folder.path(), 8);
     second.resume = true;
     change(second.identity);

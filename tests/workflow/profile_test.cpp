@@ -22,7 +22,8 @@ class ProfileTest : public ::testing::Test {
   /// What passes of these rank counts would have left.
   void leave_partial(const std::vector<int>& ranks) {
     Machine machine = describe_host();
-    for (const int r : ranks) machine.tables.push_back({.ranks = r, .threads = 1, .copy_bytes_per_second = 1e9, .peak_flops_per_second = 1e9});
+    for (const int r : ranks)
+      machine.tables.push_back({.ranks = r, .threads = 1, .copy_bytes_per_second = 1e9, .peak_flops_per_second = 1e9});
     write_file_atomically(folder_ / "machine.json.partial", machine_to_json(machine));
   }
 
@@ -52,9 +53,10 @@ TEST_F(ProfileTest, ManyRanksAreMeasuredAtPowersOfTwoAndDivisors) {
 }
 
 TEST_F(ProfileTest, RefusesWhatCannotWorkBeforeAnythingIsStarted) {
-  for (const auto change : {+[](ProfileOptions& o) { o.out = "/no/such/folder/machine.json"; }, +[](ProfileOptions& o) { o.out.clear(); },
-                            +[](ProfileOptions& o) { o.models = {"no-such-model"}; }, +[](ProfileOptions& o) { o.ranks = -1; },
-                            +[](ProfileOptions& o) { o.budget_seconds = 0; }, +[](ProfileOptions& o) { o.base = "no-such-machine"; }}) {
+  for (const auto change :
+       {+[](ProfileOptions& o) { o.out = "/no/such/folder/machine.json"; }, +[](ProfileOptions& o) { o.out.clear(); },
+        +[](ProfileOptions& o) { o.models = {"no-such-model"}; }, +[](ProfileOptions& o) { o.ranks = -1; },
+        +[](ProfileOptions& o) { o.budget_seconds = 0; }, +[](ProfileOptions& o) { o.base = "no-such-machine"; }}) {
     ProfileOptions options = options_;
     change(options);
     try {

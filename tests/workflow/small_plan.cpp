@@ -77,7 +77,8 @@ SmallPlan::SmallPlan() : folder_(new_folder()) {
   const auto device = make_cpu_device(1);
   const ProgramSet set = compile(model, plan.job, plan.strategy, plan.target, 0,
                                  [&](const OpInstance& op) { return device->workspace_bytes(op); });
-  for (const Program* program : {&set.train, &set.evaluate}) plan.target.workspace_bytes.merge(used_workspaces(*program));
+  for (const Program* program : {&set.train, &set.evaluate})
+    plan.target.workspace_bytes.merge(used_workspaces(*program));
   plan.program_digests = {program_digest(set.train)};
   Prediction& predicted = plan.predicted;
   predicted.arena_bytes = std::max(set.train.arena.bytes, set.evaluate.arena.bytes);

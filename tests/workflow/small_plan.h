@@ -21,8 +21,8 @@ class SmallPlan {
   std::filesystem::path path() const { return folder_ / "plan.json"; }
   std::filesystem::path run(const char* name = "run") const { return folder_ / name; }
 
-  Plan plan;      ///< change it, then
-  void write();   ///< write it again
+  Plan plan;     ///< change it, then
+  void write();  ///< write it again
 
  private:
   std::filesystem::path folder_;

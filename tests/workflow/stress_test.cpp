@@ -93,7 +93,8 @@ TEST_F(StressTest, TheDocumentHasTheKeysOfTheContract) {
   const Json document = parse_json(stress_result_to_json(result), "stress");
   for (const char* key : {"verdict", "checks", "plan", "seconds"}) EXPECT_TRUE(document.contains(key)) << key;
   for (const Json& check : document["checks"]) {
-    for (const char* key : {"name", "predicted", "measured", "unit", "passed", "why"}) EXPECT_TRUE(check.contains(key)) << key;
+    for (const char* key : {"name", "predicted", "measured", "unit", "passed", "why"})
+      EXPECT_TRUE(check.contains(key)) << key;
   }
   EXPECT_EQ(read_file(into.out / "stress.json"), stress_result_to_json(result));
 }

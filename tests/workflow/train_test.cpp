@@ -75,8 +75,9 @@ TEST_F(TrainTest, TheResultIsOneJsonDocumentWithTheKeysOfTheContract) {
   const Json document = parse_json(train_result_to_json(run(options())), "result");
   std::vector<std::string> keys;
   for (const auto& [key, value] : document.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"steps", "tokens", "loss", "validation_loss", "step_seconds_median", "tokens_per_second",
-                                            "mfu", "peak_bytes", "arena_bytes", "restarts", "usd", "checkpoint"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"steps", "tokens", "loss", "validation_loss", "step_seconds_median",
+                                            "tokens_per_second", "mfu", "peak_bytes", "arena_bytes", "restarts", "usd",
+                                            "checkpoint"}));
 }
 
 TEST_F(TrainTest, AnInterruptedRunGoesOnAndItsMetricsReadAsOneRun) {
@@ -88,7 +89,8 @@ TEST_F(TrainTest, AnInterruptedRunGoesOnAndItsMetricsReadAsOneRun) {
   second.resume = true;
   const TrainResult result = run(second);
   EXPECT_EQ(result.restarts, 1);
-  const auto whole = read_metrics(small_.run("whole") / "metrics.jsonl"), parts = read_metrics(small_.run() / "metrics.jsonl");
+  const auto whole = read_metrics(small_.run("whole") / "metrics.jsonl"),
+             parts = read_metrics(small_.run() / "metrics.jsonl");
   ASSERT_EQ(parts.size(), whole.size());
   for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(parts[i].loss, whole[i].loss) << "step " << i + 1;
   EXPECT_TRUE(diff_checkpoints(small_.run("whole") / "checkpoints/step-12", result.checkpoint).identical);
