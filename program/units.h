@@ -13,8 +13,8 @@
 
 namespace foresail {
 
-/// Every weight starts at a multiple of this many elements, so that segments of any element type stay aligned.
-inline constexpr int64_t kParameterAlignment = 64;
+/// Every weight starts at a multiple of this many elements: 256 bytes, what GPUs align to, in the smallest element type.
+inline constexpr int64_t kParameterAlignment = 128;
 
 struct FlatRange {
   int64_t begin = 0, end = 0;  ///< elements within the unit

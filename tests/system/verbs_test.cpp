@@ -77,7 +77,7 @@ TEST_F(System, CheckpointsThatAreNotThereAreSaidToBeSo) {
 }
 
 TEST_F(System, PlanFindsAStrategyAndSimulateAgrees) {
-  const std::vector<std::string> asked = {"--model", "gpt2",      "--machine", "dgx-a100-80gb",  "--devices",
+  const std::vector<std::string> asked = {"--model", "gpt2-xl",   "--machine", "dgx-a100-80gb",  "--devices",
                                           "8",       "--seq-len", "1024",      "--global-batch", "64"};
   std::vector<std::string> plan = {"plan", "--out", "plan.json"};
   plan.insert(plan.end(), asked.begin(), asked.end());
