@@ -112,8 +112,10 @@ TEST_F(PassTest, ObeysItsBudget) {
 
 TEST(CompleteMachine, TakesPeaksAndLinksFromTheFullestTable) {
   Machine machine = describe_host();
-  machine.tables.push_back({.ranks = 1, .threads = 4, .peak_flops_per_second = 9});
-  ProfileTable two{.ranks = 4, .threads = 1, .copy_bytes_per_second = 8, .peak_flops_per_second = 2};
+  ProfileTable one, two;
+  one.threads = 4, one.peak_flops_per_second = 9;
+  two.ranks = 4, two.copy_bytes_per_second = 8, two.peak_flops_per_second = 2;
+  machine.tables.push_back(one);
   two.collectives["send/2/64"] = {1e-6, 0, 5};
   two.collectives["send/2/1000000"] = {1e-3, 0, 5};
   machine.tables.push_back(two);

@@ -58,8 +58,11 @@ TEST(Batch, ThePipelinesFirstStageReadsTokensAndItsLastTargets) {
     EXPECT_EQ(executor.targets(0).empty(), stage == 0);
     std::vector<int32_t> unused(8);
     fill_batch(executor, program, 0, 0, numbered, unused);
-    if (stage == 0) EXPECT_EQ(executor.tokens(1)[8], 3);
-    if (stage == 1) EXPECT_EQ(executor.targets(1)[8], 1003);
+    if (stage == 0) {
+      EXPECT_EQ(executor.tokens(1)[8], 3);
+    } else {
+      EXPECT_EQ(executor.targets(1)[8], 1003);
+    }
   }
 }
 

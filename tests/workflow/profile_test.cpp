@@ -22,8 +22,11 @@ class ProfileTest : public ::testing::Test {
   /// What passes of these rank counts would have left.
   void leave_partial(const std::vector<int>& ranks) {
     Machine machine = describe_host();
-    for (const int r : ranks)
-      machine.tables.push_back({.ranks = r, .threads = 1, .copy_bytes_per_second = 1e9, .peak_flops_per_second = 1e9});
+    for (const int r : ranks) {
+      ProfileTable& table = machine.tables.emplace_back();
+      table.ranks = r;
+      table.copy_bytes_per_second = table.peak_flops_per_second = 1e9;
+    }
     write_file_atomically(folder_ / "machine.json.partial", machine_to_json(machine));
   }
 
