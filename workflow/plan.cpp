@@ -11,6 +11,7 @@
 #include "planner/explain/explain.h"
 #include "program/check.h"
 #include "workflow/request.h"
+#include "workflow/workspace.h"
 
 namespace foresail {
 namespace {
@@ -65,7 +66,8 @@ void refuse_defects(const std::vector<Program>& programs) {
   }
 }
 
-Plan plan_of(const SearchRequest& request, const Candidate& best, const std::vector<Program>& programs) {
+Plan plan_of(const SearchRequest& request, const std::string& machine_digest, const Candidate& best,
+             const std::vector<Program>& programs) {
   Plan plan;
   plan.foresail_version = version_text();
   plan.job = request.job;
@@ -73,7 +75,7 @@ Plan plan_of(const SearchRequest& request, const Candidate& best, const std::vec
   plan.model_name = request.model.name;
   plan.model_config = write_model_config(request.model);
   plan.machine_name = request.machine.name;
-  plan.machine_digest = digest_of(machine_to_json(request.machine));
+  plan.machine_digest = machine_digest;
   plan.strategy = best.strategy;
   plan.target = target_for(request.machine, request.stack, best.strategy.devices());
   for (const Program& program : programs) plan.program_digests.push_back(program_digest(program));
@@ -94,6 +96,8 @@ std::filesystem::path stage_path(const std::filesystem::path& path, size_t stage
 PlanResult make_plan(const PlanOptions& options) {
   PlanResult result;
   result.request = request_of(options, result.batch_reason);
+  const std::string machine_digest = digest_of(machine_to_json(result.request.machine));  // as the file has it
+  list_workspace(result.request);
   const SearchRequest& request = result.request;
   result.search = search(request);
   if (!result.feasible()) return result;
@@ -101,7 +105,7 @@ PlanResult make_plan(const PlanOptions& options) {
   const Evaluation evaluation =
       evaluate(request.model, request.job, request.machine, request.stack, best.strategy, !options.trace.empty());
   refuse_defects(evaluation.programs);
-  result.plan = plan_of(request, best, evaluation.programs);
+  result.plan = plan_of(request, machine_digest, best, evaluation.programs);
   if (!options.dump_program.empty()) {
     for (size_t stage = 0; stage < evaluation.programs.size(); ++stage) {
       write_file_atomically(stage_path(options.dump_program, stage), dump_program(evaluation.programs[stage]));

@@ -11,6 +11,7 @@
 #include "program/check.h"
 #include "program/compile.h"
 #include "workflow/request.h"
+#include "workflow/workspace.h"
 
 namespace foresail {
 namespace {
@@ -137,6 +138,8 @@ SimulateResult simulate_strategy(const SimulateOptions& options) {
     throw_bad_input(fmt::format("--strategy '{}'", options.strategy), fmt::format("{}", fmt::join(reasons, "; ")),
                     "change the strategy or the job");
   }
+  request.fixed = parse_strategy(to_text(strategy));
+  list_workspace(request);
   const bool trace = !options.trace.empty();
   Evaluation evaluation = evaluate(request.model, request.job, request.machine, request.stack, strategy, trace);
   result.candidate = std::move(evaluation.candidate);
