@@ -87,6 +87,16 @@ Exit run(int argc, char** argv, const RankEnvironment& environment) {
   throw_bad_input("foresail", "a verb is required", "`foresail --help` lists them");
 }
 
+/// A result that did not arrive is no result: a full disk behind a redirection must not look like success.
+Exit delivered(Exit exit) {
+  std::cout.flush();
+  if (!std::cout) {
+    throw_environment("standard output", "the result could not be written: its disk is full or it was closed",
+                      "redirect it to a place with space");
+  }
+  return exit;
+}
+
 Exit say(const Error& error) {
   std::string line = error.what();
   std::replace_if(
@@ -103,9 +113,9 @@ int main(int argc, char** argv) {
   try {
     const RankEnvironment environment = detect_rank_environment();
     if (environment.ranked) {
-      return static_cast<int>(run_rank_main(environment, [&] { return run(argc, argv, environment); }));
+      return static_cast<int>(run_rank_main(environment, [&] { return delivered(run(argc, argv, environment)); }));
     }
-    return static_cast<int>(run(argc, argv, environment));
+    return static_cast<int>(delivered(run(argc, argv, environment)));
   } catch (const Error& error) {
     return static_cast<int>(say(error));
   } catch (const std::bad_alloc&) {

@@ -71,6 +71,46 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
+/// A path that cannot be written because of what it names is the user's to mend, anything else the machine's.
+[[noreturn]] void fail_writing(const std::filesystem::path& path, const std::string& action, int error) {
+  const std::string cause = action + ": " + reason_of(error);
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EACCES:
+    case EPERM:
+    case EROFS: throw_bad_input(path.string(), cause, "name a place in a folder that exists and may be written to");
+    default: throw_environment(path.string(), cause, "free space on that disk, or choose another place");
+  }
+}
+
+/// The file that a chain of symbolic links ends at: replacing the link would surprise whoever made it.
+std::filesystem::path end_of_links(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, error);
+  if (error) fail_writing(path, "cannot be written", error.value());
+  return target;
+}
+
+/// Renaming over a device, a pipe or a folder would destroy it.
+void refuse_special_target(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) return;
+  throw_bad_input(path.string(), S_ISDIR(status.st_mode) ? "is a folder" : "is not a regular file", "name a file");
+}
+
+/// Throws unless files can be created in `folder`.
+void require_writable_folder(const std::filesystem::path& path, const std::filesystem::path& folder) {
+  struct stat status {};
+  if (::stat(folder.c_str(), &status) != 0) fail_writing(path, "cannot be written", errno);
+  if (!S_ISDIR(status.st_mode)) fail_writing(path, "cannot be written", ENOTDIR);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) fail_writing(path, "cannot be written", errno);
+}
+
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path, int64_t limit_bytes) {
@@ -107,30 +147,40 @@ std::string read_file(const std::filesystem::path& path, int64_t limit_bytes) {
   return content;
 }
 
-void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
+void write_file_atomically(const std::filesystem::path& named, std::string_view content) {
+  refuse_special_target(named);
+  const std::filesystem::path path = end_of_links(named);
   const std::string aside = path.string() + ".tmp";
-  const std::string mend = "check that the folder exists, is writable and its disk has space";
   if (const int error = write_and_sync(aside, content)) {
     ::unlink(aside.c_str());
-    throw_environment(path.string(), "cannot be written: " + reason_of(error), mend);
+    fail_writing(named, "cannot be written", error);
   }
   if (::rename(aside.c_str(), path.c_str()) != 0) {
     const int error = errno;
     ::unlink(aside.c_str());
-    throw_environment(path.string(), "cannot be replaced: " + reason_of(error), mend);
+    fail_writing(named, "cannot be replaced", error);
   }
   sync_path(folder_of(path));
+}
+
+void require_writable_file(const std::filesystem::path& path) {
+  refuse_special_target(path);
+  require_writable_folder(path, folder_of(end_of_links(path)));
+}
+
+void require_creatable_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::path nearest = std::filesystem::absolute(path, error);
+  while (!std::filesystem::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  require_writable_folder(path, nearest);
 }
 
 void create_folder(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) {
-    throw_environment(path.string(), "cannot be created: " + error.message(),
-                      "check the parent folder's permissions and space");
-  }
+  if (error) fail_writing(path, "cannot be created", error.value());
   if (!std::filesystem::is_directory(path, error)) {
-    throw_environment(path.string(), "exists and is not a folder", "choose another path");
+    throw_bad_input(path.string(), "exists and is not a folder", "choose another path");
   }
 }
 

@@ -83,6 +83,13 @@ Plan plan_of(const SearchRequest& request, const std::string& machine_digest, co
   return plan;
 }
 
+/// Files are named before the search, which may take long.
+void require_writable_outputs(const PlanOptions& options) {
+  for (const auto& path : {options.out, options.trace, options.dump_program}) {
+    if (!path.empty()) require_writable_file(path);
+  }
+}
+
 /// "p.json" of stage 2 is "p.stage-2.json"; stage 0 keeps the name.
 std::filesystem::path stage_path(const std::filesystem::path& path, size_t stage) {
   if (stage == 0) return path;
@@ -95,6 +102,7 @@ std::filesystem::path stage_path(const std::filesystem::path& path, size_t stage
 
 PlanResult make_plan(const PlanOptions& options) {
   PlanResult result;
+  require_writable_outputs(options);
   result.request = request_of(options, result.batch_reason);
   const std::string machine_digest = digest_of(machine_to_json(result.request.machine));  // as the file has it
   list_workspace(result.request);

@@ -47,10 +47,7 @@ void lay_over(Machine& measured, const Machine& base) {
 
 std::vector<ProfilePass> profile_passes(const ProfileOptions& options) {
   if (options.out.empty()) throw_bad_input("profile", "--out is missing", "name the machine file to write");
-  const std::filesystem::path folder = std::filesystem::absolute(options.out).parent_path();
-  if (!std::filesystem::is_directory(folder)) {
-    throw_bad_input(folder.string(), "it is no folder", "create it or choose another --out");
-  }
+  require_writable_file(options.out);
   if (options.ranks < 0 || options.ranks > 1024) {
     throw_bad_input("--ranks", fmt::format("{} is not between 1 and 1024", options.ranks),
                     "give the number of devices");

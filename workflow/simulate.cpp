@@ -124,6 +124,7 @@ SimulateResult simulate_dump(const SimulateOptions& options) {
 }  // namespace
 
 SimulateResult simulate_strategy(const SimulateOptions& options) {
+  if (!options.trace.empty()) require_writable_file(options.trace);
   if (!options.programs.empty()) return simulate_dump(options);
   SimulateResult result;
   SearchRequest& request = result.request;

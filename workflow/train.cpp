@@ -32,6 +32,7 @@ void check_run_folder(const TrainOptions& options) {
     throw_bad_input(options.out.string(), "it holds a run already",
                     "add --resume to go on with it, or name another folder");
   }
+  require_creatable_folder(options.out);
   if (options.resume && options.init) {
     throw_bad_input("--init", "a resumed run has its parameters", "leave out --init or --resume");
   }
@@ -130,14 +131,15 @@ TrainResult train(const TrainOptions& options, Communicator& communicator) {
   trainer.stop_requested = stop_requested;
   communicator.barrier(world_group(*setup.session));  // everybody has read the old metrics before they are cut
   std::optional<RunLog> log;
-  first_rank_does({&communicator, world_group(*setup.session)}, [&] {
-    prepare_folder(options, setup);
-    log.emplace(options.out, setup, steps.last, options.terminal);
-    return std::string();
-  });
-  if (log) {
+  if (communicator.rank() == 0) {
     trainer.on_step = [&](const StepRecord& record) { log->on_step(record); };
-    trainer.on_event = [&](const RunEvent& event) { log->on_event(event); };
+    trainer.on_event = [&](const RunEvent& event) {
+      if (!log) {  // the first event: the state is good, the run may leave its traces
+        prepare_folder(options, setup);
+        log.emplace(options.out, setup, steps.last, options.terminal);
+      }
+      log->on_event(event);
+    };
   }
   const TrainerReport report = run_training(*setup.session, communicator, trainer);
   if (log) log->finish();

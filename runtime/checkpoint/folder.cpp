@@ -54,7 +54,7 @@ CheckpointEntry entry_of(const std::filesystem::path& path, int64_t step) {
     }
     entry.complete = true;
   } catch (const Error& error) {
-    entry.problem = error.what();
+    entry.problem = error.thing() == path.string() ? error.cause() : error.thing() + ": " + error.cause();
   }
   return entry;
 }
@@ -99,15 +99,25 @@ std::optional<CheckpointEntry> latest_complete(const std::filesystem::path& run)
   const std::vector<CheckpointEntry> entries = list_checkpoints(run);
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     if (entry->complete) return *entry;
-    log_warning("passing over an incomplete checkpoint: {}", entry->problem);
+    log_warning("{}: passed over: {}", entry->path.string(), entry->problem);
   }
   return std::nullopt;
+}
+
+bool holds_checkpoints(const std::filesystem::path& run) {
+  const auto paths = children(checkpoints_folder(run));
+  return std::any_of(paths.begin(), paths.end(), [](const std::filesystem::path& path) {
+    return starts_and_ends(path, "") && !starts_and_ends(path, ".tmp");
+  });
 }
 
 CheckpointEntry checkpoint_to_resume(const std::filesystem::path& run, std::optional<int64_t> step) {
   if (!step) {
     if (const auto latest = latest_complete(run)) return *latest;
-    throw_bad_input(run.string(), "has no complete checkpoint", "train without --resume, or name another run folder");
+    const std::vector<CheckpointEntry> entries = list_checkpoints(run);
+    throw_bad_input(checkpoints_folder(run).string(),
+                    "holds no complete checkpoint" + (entries.empty() ? "" : ": " + entries.back().problem),
+                    "bring a complete one back, or start again in another folder");
   }
   std::string known;
   for (const CheckpointEntry& entry : list_checkpoints(run)) {

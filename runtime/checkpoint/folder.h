@@ -29,6 +29,8 @@ std::string checkpoint_list_to_json(const std::vector<CheckpointEntry>& entries)
 
 /// The complete checkpoint of the highest step. Incomplete ones are passed over with a warning in the log.
 std::optional<CheckpointEntry> latest_complete(const std::filesystem::path& run);
+/// Whether the run ever finished a checkpoint, be it damaged or set aside by now. Such a run must not start from nothing.
+bool holds_checkpoints(const std::filesystem::path& run);
 /// What `--resume` (no step) or `--resume=step-N` means. Throws bad_input listing what there is.
 CheckpointEntry checkpoint_to_resume(const std::filesystem::path& run, std::optional<int64_t> step);
 

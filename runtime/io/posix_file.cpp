@@ -37,7 +37,8 @@ int open_to_write(const std::filesystem::path& path, int flags) {
 }  // namespace
 
 PosixFile PosixFile::open_to_read(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: opening a named pipe must not hang; the check for a regular file refuses it.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     throw_bad_input(path.string(), std::string("cannot open: ") + std::strerror(errno), "check the path");
   }

@@ -83,13 +83,15 @@ class SignalPipe {
   struct sigaction before_[std::size(kSignals)];
 };
 
-void write_all(int descriptor, std::string_view bytes) {
+/// False if not all bytes went out.
+bool write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(descriptor, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // the reader has gone: the run goes on without it
+    if (written <= 0) return false;
     bytes.remove_prefix(static_cast<size_t>(written));
   }
+  return true;
 }
 
 /// Read end of a pipe from mpirun; the write end goes to `child_end`.
@@ -181,7 +183,9 @@ void Supervisor::start(const std::vector<std::string>& command) {
 
 void Supervisor::read_streams() {
   const auto nothing = [](std::string_view) {};
-  const auto to_output = [](std::string_view bytes) { write_all(STDOUT_FILENO, bytes); };
+  const auto to_output = [&](std::string_view bytes) {
+    if (!write_all(STDOUT_FILENO, bytes)) remains_.output_lost = true;  // said at the end: the run goes on
+  };
   const auto to_log = [](std::string_view bytes) { write_all(STDERR_FILENO, bytes); };
   const auto keep_rank_line = [&](std::string_view line) {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
@@ -285,7 +289,12 @@ Exit launch_ranks(const LaunchRequest& request) {
   Supervisor supervisor(request);
   supervisor.start(mpirun_command(request, detect_host_facts(), hosts, mpirun, program, supervisor.channel()));
   const RunRemains remains = supervisor.watch();
-  return outcome_of(remains);
+  const Exit exit = outcome_of(remains);
+  if (remains.output_lost && exit == Exit::done) {
+    throw_environment("standard output", "the result could not be written: its disk is full or it was closed",
+                      "redirect it to a place with space; the run itself is complete");
+  }
+  return exit;
 }
 
 }  // namespace foresail

@@ -17,6 +17,7 @@ struct RunRemains {
   std::vector<std::string> rank_zero_lines = {};  ///< the last lines of rank 0's standard error
   bool stop_was_requested = false;
   std::string killed_because = {};  ///< by the launcher; "" if it did not kill
+  bool output_lost = false;         ///< rank 0's output could not be written on
 };
 
 /// The exit to return, or the Error to throw (see launch_ranks).

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -21,28 +23,43 @@ void emit(const TrainerOptions& options, const CheckpointRanks& ranks, const Run
   if (ranks.rank() == 0 && options.on_event) options.on_event(event);
 }
 
-void refuse_other(const std::filesystem::path& path, const char* what, const std::string& stored,
-                  const std::string& own) {
-  if (stored == own) return;
+[[noreturn]] void refuse_other(const std::filesystem::path& path, const char* what, const std::string& stored,
+                               const std::string& own) {
   throw_bad_input(path.string(), fmt::format("it was trained with {} '{}', this run has '{}'", what, stored, own),
                   "resume with what the run was started with, or start a new run with --init");
 }
 
-void check_identity(const std::filesystem::path& path, const RunState& stored, const RunState& own) {
-  refuse_other(path, "model", stored.model_config, own.model_config);
-  refuse_other(path, "dataset", stored.dataset_identity, own.dataset_identity);
-  refuse_other(path, "seed", std::to_string(stored.seed), std::to_string(own.seed));
+/// The first line in which two texts differ: enough to tell two model configurations apart.
+std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  std::istringstream lines_a(a), lines_b(b);
+  std::string line_a, line_b;
+  while (line_a == line_b && (lines_a || lines_b)) {
+    if (!std::getline(lines_a, line_a)) line_a.clear();
+    if (!std::getline(lines_b, line_b)) line_b.clear();
+  }
+  const auto trimmed = [](const std::string& line) {
+    const size_t first = line.find_first_not_of(' '), last = line.find_last_not_of(" ,");
+    return first == std::string::npos ? std::string() : line.substr(first, last - first + 1);
+  };
+  return {trimmed(line_a), trimmed(line_b)};
 }
 
-/// The step folder to resume from, the same on every rank; empty if the run has no complete checkpoint yet.
+void check_identity(const std::filesystem::path& path, const RunState& stored, const RunState& own) {
+  if (stored.model_config != own.model_config) {
+    const auto [stored_line, own_line] = first_difference(stored.model_config, own.model_config);
+    refuse_other(path, "another model:", stored_line, own_line);
+  }
+  if (stored.dataset_identity != own.dataset_identity) {
+    refuse_other(path, "the dataset", stored.dataset_identity, own.dataset_identity);
+  }
+  if (stored.seed != own.seed) refuse_other(path, "the seed", std::to_string(stored.seed), std::to_string(own.seed));
+}
+
+/// The step folder to resume from, the same on every rank; empty if the run has written no checkpoint yet.
 std::filesystem::path agreed_checkpoint(const CheckpointRanks& ranks, const TrainerOptions& options) {
   return first_rank_does(ranks, [&]() -> std::string {
-    if (!options.resume_step && !latest_complete(options.run)) return "";
-    const CheckpointEntry entry = checkpoint_to_resume(options.run, options.resume_step);
-    const std::filesystem::path folder = checkpoints_folder(options.run);
-    remove_leftovers(folder);
-    set_aside_after(folder, entry.step);
-    return entry.path.string();
+    if (!options.resume_step && !holds_checkpoints(options.run)) return "";
+    return checkpoint_to_resume(options.run, options.resume_step).path.string();
   });
 }
 
@@ -67,22 +84,26 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
                    .losses = stored.losses,
                    .checkpoint = path.string(),
                    .same_plan = stored.plan_digest == options.identity.plan_digest};
-  emit(options, ranks, {"resume", stored.step, "parameters have digest " + digest, path.string(), 0});
   const std::string batch = note_of(stored, kBatchNote);
   start.same_batch = batch == std::to_string(global_batch_of(program));
+  RunEvent proof{"resume_unverified", stored.step,
+                 fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch),
+                 path.string(), 0};
   if (const std::string note = note_of(stored, kProbeNote); start.same_batch && !note.empty()) {
     const double recorded = std::strtod(note.c_str(), nullptr);
     const double actual = std::strtod(probe_loss(session, options, stored.samples_consumed).c_str(), nullptr);
     compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan);
-    emit(options, ranks,
-         {"resume_verified", stored.step, fmt::format("the next batch has the recorded loss {:.9g}", actual),
-          path.string(), 0});
-  } else {
-    emit(options, ranks,
-         {"resume_unverified", stored.step,
-          fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch), path.string(),
-          0});
+    proof.kind = "resume_verified";
+    proof.text = fmt::format("the next batch has the recorded loss {:.9g}", actual);
   }
+  // Only what has proved itself may change the run's folder.
+  first_rank_does(ranks, [&] {
+    remove_leftovers(checkpoints_folder(options.run));
+    set_aside_after(checkpoints_folder(options.run), stored.step);
+    return std::string();
+  });
+  emit(options, ranks, {"resume", stored.step, "parameters have digest " + digest, path.string(), 0});
+  emit(options, ranks, proof);
   return start;
 }
 

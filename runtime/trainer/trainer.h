@@ -26,7 +26,8 @@ struct StepRecord {
   std::optional<double> validation_loss;  ///< measured after this step
 };
 
-/// "start", "resume", "resume_verified", "resume_unverified", "step_skipped", "evaluation", "checkpoint", "stop", "finish".
+/// The first is "start" or "resume", once the state is known to be good: until then the run's folder is as it was. Then
+/// "resume_verified", "resume_unverified", "step_skipped", "evaluation", "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;
   int64_t step = 0;
