@@ -23,6 +23,11 @@ void* counted(std::size_t bytes, std::size_t alignment) {
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
+
+void* nothrow(std::size_t bytes) {
+  ++count;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 }  // namespace
 
 void* operator new(std::size_t bytes) { return counted(bytes, 0); }
@@ -33,8 +38,13 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
+// std::stable_sort and others ask without wanting an exception; libstdc++'s own would not pair with the deletes below.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return nothrow(bytes); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return nothrow(bytes); }
 void operator delete(void* memory) noexcept { release(memory); }
 void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { release(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { release(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
