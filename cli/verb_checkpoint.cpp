@@ -46,8 +46,9 @@ std::string difference_text(const CheckpointDifference& difference) {
                        : tensor.only_in_second ? "only in the second"
                        : tensor.shapes_differ  ? "shapes differ"
                                                : "values differ";
-    table.add({tensor.tensor, kind, fmt::format("{:.3g}", tensor.maximum_absolute),
-               fmt::format("{:.3g}", tensor.maximum_relative)});
+    const bool compared = !tensor.only_in_first && !tensor.only_in_second && !tensor.shapes_differ;
+    const auto figure = [&](double value) { return compared ? fmt::format("{:.3g}", value) : std::string("-"); };
+    table.add({tensor.tensor, kind, figure(tensor.maximum_absolute), figure(tensor.maximum_relative)});
   }
   return table.text();
 }
@@ -60,6 +61,7 @@ Exit verdict_of(const std::vector<CheckpointVerdict>& verdicts) {
 }
 
 Exit run_list(const Flags& flags) {
+  require_run_folder(flags.path);
   const auto entries = list_checkpoints(flags.path);
   std::cout << (flags.json ? checkpoint_list_to_json(entries) : list_text(entries));
   return Exit::done;
@@ -109,7 +111,7 @@ std::function<Exit()> add_checkpoint(CLI::App& app, const RankEnvironment&) {
   add_example(app, "foresail checkpoint list run/");
   for (const Part& part : kParts) {
     CLI::App* sub = app.add_subcommand(part.name, part.summary);
-    add_path(*sub, "PATH", flags->path, part.first)->required();
+    add_path(*sub, part.second ? "PATH1" : "PATH", flags->path, part.first)->required();
     if (part.second) add_path(*sub, "PATH2", flags->second, part.second)->required();
     add_json(*sub, flags->json);
     add_example(*sub, part.example);

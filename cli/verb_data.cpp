@@ -42,7 +42,7 @@ std::function<Exit()> add_prepare(CLI::App& app) {
   };
   const auto flags = std::make_shared<Flags>();
   app.add_option("IN", flags->inputs, "Text or JSONL files, plain, gzip or zstd")->required();
-  app.add_option("--tokenizer", flags->options.tokenizer, "bytes, or a tokenizer.json")->required();
+  app.add_option("--tokenizer", flags->options.tokenizer, "bytes; a tokenizer.json is not built yet")->required();
   add_path(app, "--out", flags->options.out, "Prefix of the .bin, .idx and .dataset.json files")->required();
   app.add_option("--split", flags->split,
                  "What a document of a text file is: file, line or blank-lines (default: file)");

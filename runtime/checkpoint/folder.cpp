@@ -83,6 +83,14 @@ std::optional<int64_t> step_of(const std::string& name) {
   return canonical && std::to_string(step) == digits ? std::optional(step) : std::nullopt;
 }
 
+void require_run_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_directory(folder, error)) return;
+  const bool exists = std::filesystem::exists(folder, error);
+  throw_bad_input(folder.string(), exists ? "it is a file, not the folder of a run" : "there is no such folder",
+                  "name a run's folder, or its checkpoints folder");
+}
+
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder) {
   std::error_code error;
   const bool is_run = std::filesystem::is_directory(checkpoints_folder(folder), error);

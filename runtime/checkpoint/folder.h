@@ -23,6 +23,9 @@ struct CheckpointEntry {
   int64_t bytes = 0;      ///< of the data files
 };
 
+/// Throws bad_input if a person named a run (or checkpoints) folder that does not exist or is a file.
+void require_run_folder(const std::filesystem::path& folder);
+
 /// Every step-N of a run's checkpoints folder (or of the run folder that holds it), ascending; empty if it does not exist.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& folder);
 std::string checkpoint_list_to_json(const std::vector<CheckpointEntry>& entries);

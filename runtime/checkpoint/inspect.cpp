@@ -106,12 +106,27 @@ void verify_tensors(const Checkpoint& checkpoint, CheckpointVerdict& verdict) {
   }
 }
 
-}  // namespace
-
-CheckpointVerdict verify_checkpoint(const std::filesystem::path& path) {
+// A run's folder in place of one of its checkpoints is a slip of the user, not damage.
+void require_checkpoint(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) {
     throw_bad_input(path.string(), "is no folder", "name a step-N folder of a run");
   }
+  const std::filesystem::path name = std::filesystem::canonical(path).filename();
+  if (name.string().starts_with("step-") || std::filesystem::exists(path / "manifest.json")) return;
+  const std::vector<CheckpointEntry> entries = list_checkpoints(path);
+  if (!entries.empty()) {
+    throw_bad_input(path.string(), "it is the folder of a run, not one checkpoint",
+                    "name one of its checkpoints, such as " + entries.back().path.string());
+  }
+  const bool is_run = std::filesystem::is_directory(checkpoints_folder(path));
+  throw_bad_input(path.string(), is_run ? "it is the folder of a run, without any checkpoint" : "it is no checkpoint",
+                  "name a step-N folder, such as run/checkpoints/step-100");
+}
+
+}  // namespace
+
+CheckpointVerdict verify_checkpoint(const std::filesystem::path& path) {
+  require_checkpoint(path);
   CheckpointVerdict verdict;
   verdict.path = path.string();
   try {
@@ -127,6 +142,7 @@ CheckpointVerdict verify_checkpoint(const std::filesystem::path& path) {
 }
 
 std::vector<CheckpointVerdict> scrub_checkpoints(const std::filesystem::path& folder) {
+  require_run_folder(folder);
   std::vector<CheckpointVerdict> verdicts;
   for (const CheckpointEntry& entry : list_checkpoints(folder)) {
     verdicts.push_back(verify_checkpoint(entry.path));
@@ -142,6 +158,8 @@ std::vector<CheckpointVerdict> scrub_checkpoints(const std::filesystem::path& fo
 
 CheckpointDifference diff_checkpoints(const std::filesystem::path& first_path,
                                       const std::filesystem::path& second_path) {
+  require_checkpoint(first_path);
+  require_checkpoint(second_path);
   const Checkpoint first(first_path), second(second_path);
   CheckpointDifference result;
   for (const StoredTensor& tensor : first.manifest().tensors) {

@@ -18,7 +18,8 @@ struct CheckpointVerdict {
   bool passed() const { return problems.empty(); }
 };
 
-/// Reads every byte of a step-N folder. A path that does not exist is bad_input; damage is a problem in the verdict.
+/// Reads every byte of a step-N folder. A path that does not exist, or is the folder of a run, is bad_input; damage is a
+/// problem in the verdict.
 CheckpointVerdict verify_checkpoint(const std::filesystem::path& path);
 
 /// Verifies every step-N of a run (or checkpoints) folder; renames damaged ones to step-N.damaged, so that no resume takes

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -103,6 +104,40 @@ TEST(CheckpointFolder, ScrubRenamesWhatIsDamaged) {
   EXPECT_EQ(names(folder.path()), (std::vector<std::string>{"step-1", "step-2.damaged"}));
   EXPECT_EQ(latest_complete(folder.path())->step, 1);
   EXPECT_NE(checkpoint_verdicts_to_json(verdicts).find("\"passed\": false"), std::string::npos);
+}
+
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_input);
+    return error.what();
+  }
+  ADD_FAILURE() << "was not refused";
+  return "";
+}
+
+TEST(CheckpointFolder, ARunInPlaceOfACheckpointIsASlipAndNotDamage) {
+  const TemporaryFolder run;
+  save_from(checkpoints_folder(run.path()), 7, 1, 1, 1);
+  for (const auto& path : {run.path(), checkpoints_folder(run.path()), run.path() / "checkpoints/"}) {
+    const std::string text = refusal_of([&] { verify_checkpoint(path); });
+    EXPECT_NE(text.find("checkpoints/step-7"), std::string::npos) << text;
+    EXPECT_EQ(text.find("damaged"), std::string::npos) << text;
+    refusal_of([&] { diff_checkpoints(checkpoints_folder(run.path()) / "step-7", path); });
+  }
+  EXPECT_TRUE(verify_checkpoint(checkpoints_folder(run.path()) / "step-7/").passed());
+  std::filesystem::remove(checkpoints_folder(run.path()) / "step-7/manifest.json");
+  EXPECT_FALSE(verify_checkpoint(checkpoints_folder(run.path()) / "step-7").passed()) << "a torn one is damaged";
+}
+
+TEST(CheckpointFolder, ARunThatDoesNotExistIsRefused) {
+  const TemporaryFolder folder;
+  EXPECT_NO_THROW(require_run_folder(folder.path()));
+  EXPECT_NE(refusal_of([&] { require_run_folder(folder.path() / "none"); }).find("no such folder"), std::string::npos);
+  refusal_of([&] { scrub_checkpoints(folder.path() / "none"); });
+  std::ofstream(folder.path() / "file") << "x";
+  EXPECT_NE(refusal_of([&] { require_run_folder(folder.path() / "file"); }).find("a file"), std::string::npos);
 }
 
 TEST(CheckpointDiff, FindsNothingBetweenPlansAndTheExactDifferenceOtherwise) {
