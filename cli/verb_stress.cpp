@@ -46,6 +46,7 @@ std::function<Exit()> add_stress(CLI::App& app, const RankEnvironment& environme
           const RankCount count = check_stress(flags->options);
           return LaunchRequest{.ranks = count.ranks,
                                .threads_per_rank = count.threads,
+                               .bytes_per_rank = count.bytes_per_rank,
                                .hostfile = flags->hosts,
                                .mend = "run the same command again"};
         },

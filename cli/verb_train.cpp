@@ -87,6 +87,7 @@ std::function<Exit()> add_train(CLI::App& app, const RankEnvironment& environmen
           const RankCount count = check_train(options);
           return LaunchRequest{.ranks = count.ranks,
                                .threads_per_rank = count.threads,
+                               .bytes_per_rank = count.bytes_per_rank,
                                .hostfile = flags->hosts,
                                .mend = "resume from the last checkpoint with --resume"};
         },

@@ -1,11 +1,13 @@
 #include "workflow/run_setup.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/version.h"
+#include "program/compile.h"
 #include "runtime/data/dataset.h"
 #include "workflow/run_notes.h"
 
@@ -52,14 +54,21 @@ std::filesystem::path data_prefix(const std::filesystem::path& given, const Plan
 RankCount check_setup(const std::filesystem::path& plan_path, const std::filesystem::path& data) {
   RunSetup setup;
   setup.plan = load_plan(plan_path);
-  const SessionRequest request = request_of(setup.plan);
+  const SessionRequest request = request_of(setup.plan, plan_path.string());
   if (setup.plan.target.back_end == "catalogue") {
     throw_bad_input(plan_path.string(), fmt::format("it is for the catalogue machine '{}'", setup.plan.machine_name),
                     "plan with a machine.json of foresail profile to run here");
   }
+  const std::vector<std::string> reasons = legal(request.model, request.job, request.strategy);
+  if (!reasons.empty()) {
+    throw_bad_input(plan_path.string() + ": field 'strategy'", fmt::format("{}", fmt::join(reasons, "; ")),
+                    "let foresail plan choose it");
+  }
   open_data(setup, data_prefix(data, setup.plan), request.model.vocabulary);
   check_vocabulary(*setup.data, request.model.vocabulary);
-  return {.ranks = static_cast<int>(setup.plan.strategy.devices()), .threads = setup.plan.target.threads};
+  return {.ranks = static_cast<int>(setup.plan.strategy.devices()),
+          .threads = setup.plan.target.threads,
+          .bytes_per_rank = setup.plan.predicted.peak_bytes};
 }
 
 RunSetup open_run(const std::filesystem::path& plan_path, const std::filesystem::path& data, const std::string& device,
@@ -68,7 +77,7 @@ RunSetup open_run(const std::filesystem::path& plan_path, const std::filesystem:
   setup.plan_text = read_file(plan_path);
   setup.plan = plan_from_json(setup.plan_text, plan_path.string());
   setup.plan_digest = digest_of(setup.plan_text);
-  const SessionRequest request = request_of(setup.plan);
+  const SessionRequest request = request_of(setup.plan, plan_path.string());
   open_data(setup, data_prefix(data, setup.plan), request.model.vocabulary);
   setup.session =
       make_session(request, communicator,

@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "runtime/checkpoint/ranks.h"
+#include "runtime/io/folder_lock.h"
 #include "runtime/launch/rank.h"
 #include "workflow/judge.h"
 #include "workflow/run_log.h"
@@ -94,8 +95,10 @@ TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const 
   return result;
 }
 
-void prepare_folder(const TrainOptions& options, const RunSetup& setup) {
+void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLock& lock) {
   create_folder(options.out);
+  if (!lock.held()) lock = FolderLock(options.out);
+  check_run_folder(options);  // another run may have begun since the first check
   write_file_atomically(options.out / "plan.json", setup.plan_text);
   log_info("plan {} ({}): arena of {} bytes allocated, as predicted", to_text(setup.plan.strategy),
            setup.plan.model_name, setup.arena_bytes);
@@ -116,6 +119,11 @@ TrainResult train(const TrainOptions& options, Communicator& communicator) {
   const RunSetup setup = open_run(options.plan, options.data, options.device, communicator);
   require_predicted_arena(setup, options.plan);
   const Steps steps = steps_of(options, setup.plan);
+  FolderLock lock;  // of rank 0
+  first_rank_does({&communicator, world_group(*setup.session)}, [&] {
+    if (options.resume && std::filesystem::exists(options.out)) lock = FolderLock(options.out);
+    return std::string();
+  });
   TrainerOptions trainer;
   trainer.run = options.out;
   trainer.total_steps = steps.total;
@@ -135,7 +143,7 @@ TrainResult train(const TrainOptions& options, Communicator& communicator) {
     trainer.on_step = [&](const StepRecord& record) { log->on_step(record); };
     trainer.on_event = [&](const RunEvent& event) {
       if (!log) {  // the first event: the state is good, the run may leave its traces
-        prepare_folder(options, setup);
+        prepare_folder(options, setup, lock);
         log.emplace(options.out, setup, steps.last, options.terminal);
       }
       log->on_event(event);

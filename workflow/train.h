@@ -40,6 +40,7 @@ struct TrainResult {
 /// process: returns the number of ranks to start and sets nothing up. Throws bad_input.
 struct RankCount {
   int ranks = 1, threads = 1;
+  int64_t bytes_per_rank = 0;  ///< predicted peak
 };
 RankCount check_train(const TrainOptions& options);
 

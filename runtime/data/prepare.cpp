@@ -211,12 +211,24 @@ void publish(const std::filesystem::path& prefix, const DatasetInfo& info) {
     if (error)
       throw_environment(old.string(), "cannot remove the older file: " + error.message(), "check its permissions");
   }
-  RemoveOnFailure half_published(bin_path(prefix));
   rename_and_sync(aside(bin_path(prefix)), bin_path(prefix));
+  RemoveOnFailure half_published(bin_path(prefix));
   rename_and_sync(aside(idx_path(prefix)), idx_path(prefix));
   half_published.release();
   rename_and_sync(aside(description), description);
   cleanup.release();
+}
+
+/// The files of the dataset can be written, and none of them is an input that it would replace.
+void require_outputs(const PrepareOptions& options) {
+  for (const auto& path : {bin_path(options.out), idx_path(options.out), dataset_info_path(options.out)}) {
+    require_writable_file(path);
+    for (const auto& input : options.inputs) {
+      std::error_code error;
+      if (!std::filesystem::equivalent(input, path, error)) continue;
+      throw_bad_input(input.string(), "the dataset would replace this input", "choose another --out");
+    }
+  }
 }
 
 }  // namespace
@@ -260,6 +272,7 @@ DatasetInfo prepare_dataset(const PrepareOptions& options) {
   }
   for (const auto& input : options.inputs) PosixFile::open_to_read(input);  // all named files exist before any is read
   if (options.out.has_parent_path()) create_folder(options.out.parent_path());
+  require_outputs(options);
   RemoveOnFailure bin(aside(bin_path(options.out))), idx(aside(idx_path(options.out)));
   DocumentSink sink(options.out);
   PrepareProgress progress;

@@ -272,9 +272,21 @@ RunRemains Supervisor::watch() {
   return remains_;
 }
 
+/// More ranks than this machine could ever hold would start to swap, or keep mpirun busy for hours, before they fail.
+void require_memory(const LaunchRequest& request) {
+  const double host = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const double needed = static_cast<double>(request.bytes_per_rank) * request.ranks;
+  if (needed <= host) return;
+  throw_environment("this machine",
+                    fmt::format("{} ranks of {:.3g} GiB cannot start in its {:.3g} GiB of memory", request.ranks,
+                                static_cast<double>(request.bytes_per_rank) / 0x1p30, host / 0x1p30),
+                    "plan for fewer devices, or name more hosts with --hosts");
+}
+
 }  // namespace
 
 Exit launch_ranks(const LaunchRequest& request) {
+  if (request.hostfile.empty()) require_memory(request);
   ensure(request.ranks >= 2, "a run of one rank needs no launcher");
   ensure(request.threads_per_rank >= 1, "a rank has at least one thread");
   const Hosts hosts = request.hostfile.empty() ? Hosts{} : read_hostfile(request.hostfile);

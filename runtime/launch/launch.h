@@ -13,6 +13,7 @@ namespace foresail {
 struct LaunchRequest {
   int ranks = 2;                            ///< two or more; one rank runs in process, without mpirun or MPI
   int threads_per_rank = 1;                 ///< becomes OMP_NUM_THREADS
+  int64_t bytes_per_rank = 0;               ///< what a rank is known to need; 0: unknown
   std::string program = {};                 ///< empty: this executable
   std::vector<std::string> arguments = {};  ///< without the program's name; used as they are, also if empty
   std::string hostfile = {};                ///< an Open MPI hostfile; empty: this machine

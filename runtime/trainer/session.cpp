@@ -15,13 +15,13 @@ void compare_digest(const SessionRequest& request, const Program& program) {
   const auto stage = static_cast<size_t>(program.stage);
   if (stage >= request.program_digests.size()) {
     throw_bad_input(
-        "plan: field 'program_digests'",
+        request.source + ": field 'program_digests'",
         fmt::format("it has {} entries, the strategy {} stages", request.program_digests.size(), program.mesh.pp),
         "make the plan again");
   }
   const std::string actual = program_digest(program);
   if (actual != request.program_digests[stage]) {
-    throw_bad_input("plan: field 'program_digests'",
+    throw_bad_input(request.source + ": field 'program_digests'",
                     fmt::format("stage {} compiles to {} here, the plan was priced for {}", stage, actual,
                                 request.program_digests[stage]),
                     "make the plan again with this version of foresail");
@@ -30,9 +30,10 @@ void compare_digest(const SessionRequest& request, const Program& program) {
 
 }  // namespace
 
-SessionRequest request_of(const Plan& plan) {
+SessionRequest request_of(const Plan& plan, const std::string& source) {
   SessionRequest request;
-  request.model = parse_model_config(plan.model_config, "plan: field 'model_config'");
+  request.source = source;
+  request.model = parse_model_config(plan.model_config, source + ": field 'model_config'");
   request.model.name = plan.model_name;
   request.job = plan.job;
   request.strategy = plan.strategy;

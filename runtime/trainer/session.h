@@ -22,6 +22,7 @@ struct SessionRequest {
   Strategy strategy;
   Target target;
   std::vector<std::string> program_digests;  ///< expected, one per stage; empty: not compared
+  std::string source = "plan";               ///< the file that errors name
 };
 
 struct Session {
@@ -41,7 +42,7 @@ struct Session {
   Executor* active = nullptr;
 };
 
-SessionRequest request_of(const Plan& plan);
+SessionRequest request_of(const Plan& plan, const std::string& source = "plan");
 
 /// "cpu" or "reference"; sets the team size of this process. Throws bad_input for another name.
 std::unique_ptr<Device> make_device(const std::string& back_end, int threads);
