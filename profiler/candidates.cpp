@@ -48,7 +48,7 @@ ModelSpec scaled(ModelSpec model, int64_t multiply, int64_t divide) {
   model.hidden = scale(model.hidden, 64);
   model.ffn = scale(model.ffn, 64);
   model.layers = std::min(model.layers, kGridLayers);
-  model.name += fmt::format("x{}/{}", multiply, divide);
+  model.name += fmt::format(" at {:g} times its width", static_cast<double>(multiply) / static_cast<double>(divide));
   return model;
 }
 
@@ -77,7 +77,8 @@ struct Scale {
 }  // namespace
 
 std::string ReplayCandidate::text() const {
-  return fmt::format("{} tp={} dp={} micro_batch={}", model.name, strategy.tp, strategy.dp, strategy.micro_batch);
+  return fmt::format("{}, {} layer{}, tp={} dp={} micro_batch={}", model.name, model.layers, model.layers == 1 ? "" : "s",
+                     strategy.tp, strategy.dp, strategy.micro_batch);
 }
 
 int64_t usual_sequence_length(const ModelSpec& model, int64_t asked) {

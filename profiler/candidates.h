@@ -20,7 +20,7 @@ struct ReplayCandidate {
   Job job;                   ///< global_batch is one micro-batch per data-parallel rank
   Strategy strategy;         ///< pp = 1: stages run the same blocks
   bool named = false;        ///< of a model the user named; otherwise of the grid
-  std::string text() const;  ///< "llama-11m tp=2 dp=1 micro_batch=4"
+  std::string text() const;  ///< "llama-11m, 2 layers, tp=2 dp=1 micro_batch=4"
 };
 
 /// What a model is planned for unless the user says otherwise.

@@ -208,7 +208,7 @@ bool Pass::try_replay(const ReplayCandidate& candidate, double seconds, bool ess
   }
   for (const auto& [key, measured] : result.collectives) table().collectives[key] = measured;
   outside_arena_.push_back(static_cast<double>(result.outside_arena_bytes));
-  if (team_.leads()) log_info("  {}: {:.1f} ms", candidate.text(), 1e3 * result.step_seconds);
+  if (team_.leads()) log_info("  a step of {}: {:.1f} ms", candidate.text(), 1e3 * result.step_seconds);
   save();
   return true;
 }

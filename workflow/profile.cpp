@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "profiler/host.h"
 #include "profiler/pass.h"
+#include "profiler/quality.h"
 
 namespace foresail {
 namespace {
@@ -17,8 +18,7 @@ namespace {
 constexpr int kEveryCountUpTo = 8;     // rank counts beyond: powers of two and divisors of the largest
 constexpr double kStartSeconds = 1.0;  // of the ranks of a pass
 constexpr double kLeastBudgetSeconds = 1.0;
-
-std::filesystem::path partial_path(const ProfileOptions& options) { return options.out.string() + ".partial"; }
+constexpr double kLargeSpread = 0.15;  // idle hosts stay well below
 
 int most_ranks(const ProfileOptions& options) {
   return options.ranks > 0 ? static_cast<int>(options.ranks) : cores_of_host();
@@ -34,6 +34,27 @@ std::vector<ModelSpec> load_models(const ProfileOptions& options) {
   return models;
 }
 
+/// A model without positions for this length has no legal layout: nothing of it could be measured.
+void require_positions(const ModelSpec& model, int64_t sequence_length) {
+  if (model.positions != PositionKind::learned || sequence_length <= model.max_positions) return;
+  throw_bad_input(
+      "--seq-len", fmt::format("{} is longer than the {} learned positions of {}", sequence_length, model.max_positions, model.name),
+      fmt::format("give at most {}", model.max_positions));
+}
+
+/// What a plan made with this machine would have to guess about, or trust too much.
+void warn_of_weaknesses(const ProfileOptions& options, const Machine& machine) {
+  for (const ModelSpec& model : load_models(options)) {
+    if (measured_in_sequence(machine, model, options.sequence_length)) continue;
+    log_warning("no layout of {} could be measured: its steps fit neither the memory nor the rank counts of this machine; "
+                "plans for it rest on other models' shapes",
+                model.name);
+  }
+  const double spread = typical_spread(machine);
+  if (spread <= kLargeSpread) return;
+  log_warning("measurements spread by {:.0f} %: the machine was busy; profile again when it is idle", 100 * spread);
+}
+
 /// Prices and failure rates that no measurement gives come from the base.
 void lay_over(Machine& measured, const Machine& base) {
   measured.name = base.name;
@@ -44,6 +65,8 @@ void lay_over(Machine& measured, const Machine& base) {
 }
 
 }  // namespace
+
+std::filesystem::path partial_path(const ProfileOptions& options) { return options.out.string() + ".partial"; }
 
 std::vector<ProfilePass> profile_passes(const ProfileOptions& options) {
   if (options.out.empty()) throw_bad_input("profile", "--out is missing", "name the machine file to write");
@@ -56,7 +79,7 @@ std::vector<ProfilePass> profile_passes(const ProfileOptions& options) {
     throw_bad_input("--budget", fmt::format("{} seconds are too few", options.budget_seconds),
                     "give 10 seconds or more");
   }
-  load_models(options);  // refuses unknown names before anything is started
+  for (const ModelSpec& model : load_models(options)) require_positions(model, options.sequence_length);
   if (!options.base.empty()) load_machine(options.base);
   const int most = most_ranks(options), cores = cores_of_host();
   std::vector<ProfilePass> passes;
@@ -96,6 +119,7 @@ ProfileResult finish_profile(const ProfileOptions& options) {
         static_cast<int64_t>(table.ops.size() + table.ops_in_sequence.size() + table.collectives.size());
   }
   write_file_atomically(options.out, result.json);
+  warn_of_weaknesses(options, machine);
   std::error_code ignored;
   std::filesystem::remove(partial_path(options), ignored);
   return result;

@@ -28,6 +28,9 @@ struct ProfilePass {
   double budget_seconds = 0;
 };
 
+/// Where an interrupted profile keeps what it measured.
+std::filesystem::path partial_path(const ProfileOptions& options);
+
 /// Every r <= N that is worth a table, at floor(cores / r) threads, largest first. Throws bad_input on a model or folder
 /// that cannot be used.
 std::vector<ProfilePass> profile_passes(const ProfileOptions& options);

@@ -63,6 +63,13 @@ TEST(Candidates, AModelIsCutToWhatOverflowsTheCache) {
   EXPECT_GE(8 * (parameter_count(whole) - parameter_count(empty)), 4 << 20);
 }
 
+TEST(Candidates, AreNamedInWords) {
+  std::set<std::string> texts;
+  for (const ReplayCandidate& candidate : replay_candidates({model(40)}, 1, 0, 1)) texts.insert(candidate.text());
+  EXPECT_TRUE(texts.count("m, 2 layers, tp=1 dp=1 micro_batch=1"));
+  EXPECT_TRUE(texts.count("m at 0.5 times its width, 2 layers, tp=1 dp=1 micro_batch=4"));
+}
+
 TEST(Candidates, MicroBatchesDoubleUpToFourThousandTokens) {
   EXPECT_EQ(micro_batches_for(1024), (std::vector<int64_t>{1, 2, 4}));
   EXPECT_EQ(micro_batches_for(100000), (std::vector<int64_t>{1}));

@@ -9,6 +9,7 @@
 #include "kernels/device.h"
 #include "profiler/candidates.h"
 #include "profiler/host.h"
+#include "profiler/quality.h"
 #include "program/compile.h"
 
 namespace foresail {
@@ -76,6 +77,26 @@ TEST_F(PassTest, MeasuresOpsInSequenceWorkspaceDiskAndFrameworkAndLeavesOnlyItsF
   EXPECT_GT(machine.framework_bytes, 1 << 20);
   EXPECT_LT(machine.framework_bytes, int64_t{1} << 30);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "only the partial file";
+}
+
+TEST_F(PassTest, KnowsWhichModelsItMeasuredAndWhichNot) {
+  const Machine machine = run();
+  EXPECT_TRUE(measured_in_sequence(machine, tiny(), 0));
+  EXPECT_FALSE(measured_in_sequence(machine, tiny(), 24));
+  ModelSpec wide = tiny();
+  wide.hidden = 4096, wide.heads = wide.kv_heads = 256;
+  EXPECT_FALSE(measured_in_sequence(machine, wide, 0));
+}
+
+TEST(TypicalSpread, IsTheMedianOfWhatWasTimedMoreThanOnce) {
+  Machine machine;
+  EXPECT_EQ(typical_spread(machine), 0);
+  ProfileTable& table = machine.tables.emplace_back();
+  table.ops["a"] = {1, 0.10, 5};
+  table.ops_in_sequence["b"] = {1, 0.20, 5};
+  table.collectives["send/2/64"] = {1, 0.40, 5};
+  table.ops["once"] = {1, 0, 1};
+  EXPECT_DOUBLE_EQ(typical_spread(machine), 0.20);
 }
 
 TEST_F(PassTest, AnInterruptedPassGoesOnWhereItStopped) {

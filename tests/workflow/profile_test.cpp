@@ -71,6 +71,22 @@ TEST_F(ProfileTest, RefusesWhatCannotWorkBeforeAnythingIsStarted) {
   }
 }
 
+TEST_F(ProfileTest, ALengthBeyondTheLearnedPositionsIsRefusedNamingBoth) {
+  write_file_atomically(folder_ / "config.json", R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2,
+                                                     "n_positions": 128, "vocab_size": 67})");
+  options_.models = {(folder_ / "config.json").string()};
+  options_.sequence_length = 128;
+  EXPECT_NO_THROW(profile_passes(options_));
+  options_.sequence_length = 256;
+  try {
+    profile_passes(options_);
+    ADD_FAILURE() << "was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::bad_input);
+    EXPECT_NE(std::string(error.what()).find("256 is longer than the 128 learned positions"), std::string::npos);
+  }
+}
+
 TEST_F(ProfileTest, FinishWritesAMachineThatReadsBackAndRemovesThePartialFile) {
   options_.ranks = 2;
   leave_partial({2, 1});
