@@ -127,6 +127,20 @@ std::string to_text(const Strategy& s) {
       s.zero_stage, name_of(s.recompute));
 }
 
+std::string short_text(const Strategy& s) {
+  std::string text = fmt::format("dp={} tp={} pp={} micro_batch={} recompute={}", s.dp, s.tp, s.pp, s.micro_batch,
+                                 name_of(s.recompute));
+  const Strategy usual;
+  constexpr std::array<std::string_view, 4> kVaried{"dp", "tp", "pp", "micro_batch"};
+  for (const NumberKey& key : kNumberKeys) {
+    const bool shown = std::find(kVaried.begin(), kVaried.end(), key.name) != kVaried.end();
+    if (!shown && s.*key.field != usual.*key.field) text += fmt::format(" {}={}", key.name, s.*key.field);
+  }
+  if (s.schedule != usual.schedule) text += fmt::format(" schedule={}", name_of(s.schedule));
+  if (s.sequence_parallel) text += " sequence_parallel=true";
+  return text;
+}
+
 bool StrategyText::names(std::string_view key) const {
   return std::find(named.begin(), named.end(), key) != named.end();
 }

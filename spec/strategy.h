@@ -33,6 +33,10 @@ std::string_view name_of(ScheduleKind schedule);
 /// "dp=2,tp=1,pp=1,micro_batch=4,recompute=none,..." with every key, in the order of the struct.
 std::string to_text(const Strategy& strategy);
 
+/// "dp=2 tp=1 pp=4 micro_batch=1 recompute=full": how people are shown a strategy. What the search varies, then every
+/// other key that has not its default.
+std::string short_text(const Strategy& strategy);
+
 /// Which keys a strategy string named; `--fix` and `simulate --strategy` accept a subset of the keys.
 struct StrategyText {
   Strategy strategy;

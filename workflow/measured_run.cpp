@@ -11,6 +11,7 @@ namespace foresail {
 namespace {
 
 constexpr int64_t kMostSize = int64_t{1} << 40;
+constexpr const char* kDefaultStack = "foresail";  // of rows that name none
 constexpr int64_t kMostDegree = int64_t{1} << 20;
 constexpr double kGptDropout = 0.1;  // of every published GPT run priced here (Megatron-LM's default)
 
@@ -25,6 +26,9 @@ bool is_name_of(const std::string& name, const std::vector<std::string>& names) 
 std::string machine_for(const CsvRow& row) {
   const std::string gpu = row.text("gpu");
   const auto memory = row.integer("gpu_mem_gb", 1, kMostDegree);
+  for (const std::string& name : catalogue_machine_names()) {
+    if (!gpu.empty() && load_machine(name).device.name == gpu) return name;  // "A100-SXM-80GB" says it all
+  }
   if (gpu.empty() || !memory) return "";
   const std::string form = contains(gpu, "PCIe") ? "PCIe" : "SXM";
   for (const std::string& name : catalogue_machine_names()) {
@@ -35,23 +39,42 @@ std::string machine_for(const CsvRow& row) {
   return "";
 }
 
-/// Fills the model from the shape columns, or from the catalogue by name. False: "no shape".
-bool read_model(const CsvRow& row, MeasuredRun& run) {
+std::string device_refusal(const CsvRow& row) {
+  std::vector<std::string> known;
+  for (const std::string& name : catalogue_machine_names()) known.push_back(load_machine(name).device.name);
+  const std::string gpu = row.text("gpu"), memory = row.text("gpu_mem_gb");
+  return fmt::format("device {}{} is not in the catalogue (known: {})", gpu.empty() ? "(gpu is blank)" : "'" + gpu + "'",
+                     memory.empty() ? ", gpu_mem_gb blank," : " with gpu_mem_gb " + memory,
+                     fmt::join(known, ", "));
+}
+
+/// "model 'x' is no catalogue name and layers, heads are blank"
+std::string shape_refusal(const CsvRow& row) {
+  std::vector<std::string> blank;
+  for (const char* column : {"layers", "hidden", "heads", "vocab"}) {
+    if (row.text(column).empty()) blank.emplace_back(column);
+  }
+  return fmt::format("model '{}' is no catalogue name and {} {} blank", row.text("model"), fmt::join(blank, ", "),
+                     blank.size() == 1 ? "is" : "are");
+}
+
+/// Fills the model from the shape columns, or from the catalogue by name. Returns why it cannot; empty if it could.
+std::string read_model(const CsvRow& row, MeasuredRun& run) {
   ModelSpec& m = run.model;
   const std::string name = row.text("model"), family = row.text("family");
   const auto layers = row.integer("layers", 1, kMostDegree), hidden = row.integer("hidden", 1, kMostSize);
   const auto heads = row.integer("heads", 1, kMostDegree), vocabulary = row.integer("vocab", 1, kMostSize);
   const auto sequence = row.integer("seq_len", 1, kMostSize);
-  if (!sequence) return false;
+  if (!sequence) return "seq_len is blank";
   run.job.sequence_length = *sequence;
   if (!layers || !hidden || !heads || !vocabulary) {
-    if (!is_name_of(name, catalogue_model_names())) return false;
+    if (!is_name_of(name, catalogue_model_names())) return shape_refusal(row);
     m = load_model(name);
     m.max_positions = std::max(m.max_positions, *sequence);
-    return true;
+    return "";
   }
-  if (family != "gpt" && family != "llama") return false;
-  if (*hidden % *heads != 0) return false;
+  if (family != "gpt" && family != "llama") return "family '" + family + "' is neither gpt nor llama";
+  if (*hidden % *heads != 0) return fmt::format("hidden {} is not a multiple of heads {}", *hidden, *heads);
   const bool gpt = family == "gpt";
   m.name = name, m.family = gpt ? "gpt2" : "llama";
   m.layers = *layers, m.hidden = *hidden, m.heads = *heads, m.head_dim = *hidden / *heads;
@@ -64,12 +87,12 @@ bool read_model(const CsvRow& row, MeasuredRun& run) {
     m.activation = ActivationKind::gelu_tanh, m.positions = PositionKind::learned;
     m.qkv_bias = m.attention_out_bias = m.mlp_bias = m.tied_embeddings = true;
     m.attention_dropout = m.residual_dropout = m.embedding_dropout = kGptDropout;
-    return true;
+    return "";
   }
   const auto ffn = row.integer("ffn", 1, kMostSize);
-  if (!ffn) return false;
+  if (!ffn) return "ffn is blank";
   m.ffn = *ffn;
-  return true;
+  return "";
 }
 
 /// What the row ran that our Programs cannot run yet, joined; empty: nothing.
@@ -151,7 +174,7 @@ std::string precision_for(const CsvRow& row, MeasuredRun& run) {
 std::string read_details(const CsvRow& row, MeasuredRun& run) {
   run.devices = row.integer("n_gpus", 1, kMostDegree).value_or(0);
   if (run.devices == 0) return "no device count";
-  if (!read_model(row, run)) return "no shape";
+  if (const std::string refused = read_model(row, run); !refused.empty()) return refused;
   run.job.model = run.model.name;
   std::string recompute = row.text("recompute");
   if (recompute.empty()) recompute = run.stack.recompute_default, run.assumed["recompute"] = "stack";
@@ -192,13 +215,15 @@ MeasuredRun read_run(const CsvRow& row, const std::string& machine, const std::s
   MeasuredRun run;
   run.id = row.text("id");
   run.stack_name = stack.empty() ? row.text("stack") : stack;
+  if (run.stack_name.empty()) run.stack_name = kDefaultStack, run.assumed["stack"] = "default";
   run.machine_name = machine.empty() ? machine_for(row) : machine;
   if (run.machine_name.empty()) {
-    run.refused = "device not in the catalogue";
+    run.refused = device_refusal(row);
     return run;
   }
   if (stack.empty() && !is_name_of(run.stack_name, catalogue_stack_names())) {
-    run.refused = "stack not in the catalogue";
+    run.refused = fmt::format("stack '{}' is not in the catalogue (known: {})", run.stack_name,
+                              fmt::join(catalogue_stack_names(), ", "));
     return run;
   }
   run.machine = load_machine(run.machine_name);

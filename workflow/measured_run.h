@@ -25,7 +25,7 @@ struct MeasuredRun {
   int64_t devices = 0;
   StrategyText stated;                         ///< keys that the row states or its stack fixes
   std::vector<std::string> open;               ///< keys that the planner must choose
-  std::map<std::string, std::string> assumed;  ///< field -> "stack" or "planner"
+  std::map<std::string, std::string> assumed;  ///< field -> "stack", "planner" or "default"
   double seconds = 0;                          ///< measured
   std::optional<double> peak_bytes;            ///< measured
 };

@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/human.h"
 #include "core/version.h"
 #include "planner/explain/explain.h"
+#include "planner/search/space.h"
 #include "program/check.h"
 #include "workflow/request.h"
 #include "workflow/workspace.h"
@@ -18,6 +23,23 @@ namespace {
 
 constexpr double kSecondsPerDay = 86400;
 constexpr int64_t kMostKept = 1000;
+
+constexpr size_t kMostValuesShown = 16;
+constexpr size_t kMostCountsShown = 12;
+const std::set<std::string> kSearchedKeys = {"dp", "tp", "pp", "micro_batch", "recompute"};
+
+/// "8 devices", "2, 4, 8 devices", "2 to 64 devices (all 63 counts)".
+std::string counts_phrase(const std::vector<int64_t>& counts) {
+  if (counts.size() == 1) return counted(counts[0], "device");
+  if (counts.size() <= kMostCountsShown) return fmt::format("{} devices", fmt::join(counts, ", "));
+  const bool whole = counts.back() - counts.front() + 1 == static_cast<int64_t>(counts.size());
+  return fmt::format("{} to {} devices ({}{} counts)", counts.front(), counts.back(), whole ? "all " : "",
+                     counts.size());
+}
+
+std::string counts_text(const std::vector<int64_t>& counts) {
+  return counts.size() == 1 ? "" : "  tried    " + counts_phrase(counts) + "\n";
+}
 
 SearchRequest request_of(const PlanOptions& options, std::string& batch_reason) {
   SearchRequest request;
@@ -83,6 +105,59 @@ Plan plan_of(const SearchRequest& request, const std::string& machine_digest, co
   return plan;
 }
 
+/// "tp" of "dp=1,tp=2,...".
+std::string value_of(const Strategy& strategy, const std::string& key) {
+  const std::string text = "," + to_text(strategy) + ",";
+  const size_t begin = text.find("," + key + "=") + key.size() + 2;
+  return text.substr(begin, text.find(',', begin) - begin);
+}
+
+/// Values of `key` in the legal strategies when it is not fixed and the other keys are, in the order of the search.
+std::vector<std::string> possible_values(SearchRequest request, const std::string& key) {
+  std::erase(request.fixed.named, key);
+  if (kSearchedKeys.count(key) == 0) {  // not varied: only its default is tried
+    Strategy usual = parse_strategy(key + "=" + value_of(Strategy{}, key)).strategy;
+    std::string text = key + "=" + value_of(usual, key);
+    for (const std::string& other : request.fixed.named) {
+      text += "," + other + "=" + value_of(request.fixed.strategy, other);
+    }
+    request.fixed = parse_strategy(text);
+  }
+  std::set<std::pair<size_t, std::string>> values;  // numbers by size
+  for (const int64_t devices : request.device_counts) {
+    for (const Strategy& strategy : space_of(request, devices).strategies) {
+      const std::string value = value_of(strategy, key);
+      values.emplace(value.size(), value);
+    }
+  }
+  std::vector<std::string> list;
+  for (const auto& [size, value] : values) list.push_back(value);
+  return list;
+}
+
+/// A fixed key that leaves no legal strategy is a slip of the command line: named with the values it can have.
+void require_possible_fix(const SearchRequest& request) {
+  if (request.fixed.named.empty()) return;
+  std::map<std::string, int64_t> illegal;
+  for (const int64_t devices : request.device_counts) {
+    const Space space = space_of(request, devices);
+    if (!space.strategies.empty()) return;
+    for (const auto& [reason, count] : space.illegal) illegal[reason] += count;
+  }
+  std::string cause = "no strategy of " + counts_phrase(request.device_counts) + " has it";
+  const auto most = std::max_element(illegal.begin(), illegal.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (most != illegal.end()) cause = most->first;
+  for (const std::string& key : request.fixed.named) {
+    std::vector<std::string> values = possible_values(request, key);
+    if (values.empty()) continue;
+    const bool more = values.size() > kMostValuesShown;
+    if (more) values.resize(kMostValuesShown);
+    throw_bad_input(fmt::format("--fix {}={}", key, value_of(request.fixed.strategy, key)), cause,
+                    fmt::format("{} can be {}{}", key, fmt::join(values, ", "), more ? ", ..." : ""));
+  }
+}
+
 /// Files are named before the search, which may take long.
 void require_writable_outputs(const PlanOptions& options) {
   for (const auto& path : {options.out, options.trace, options.dump_program}) {
@@ -105,6 +180,7 @@ PlanResult make_plan(const PlanOptions& options) {
   require_writable_outputs(options);
   result.request = request_of(options, result.batch_reason);
   const std::string machine_digest = digest_of(machine_to_json(result.request.machine));  // as the file has it
+  require_possible_fix(result.request);
   list_workspace(result.request);
   const SearchRequest& request = result.request;
   result.search = search(request);
@@ -131,14 +207,15 @@ std::string plan_table(const PlanResult& result) {
   std::string text = fmt::format("{}: sequences of {} tokens, global batch {}, {}\n", request.model.name,
                                  request.job.sequence_length, request.job.global_batch, request.job.precision);
   if (!result.batch_reason.empty()) text += "  the global batch is proposed: " + result.batch_reason + "\n";
+  text += counts_text(request.device_counts);
   if (!result.feasible()) {
     const Infeasible& failure = *result.search.infeasible;
     text += "no feasible plan: " + failure.explanation + "\n";
-    if (failure.nearest) text += "nearest: " + candidate_text(*failure.nearest, request.machine);
+    if (failure.nearest) text += "nearest: " + candidate_text(*failure.nearest, request);
     return text + why_not_text(result.search);
   }
   const Candidate& best = result.search.plans.front();
-  text += candidate_text(best, request.machine);
+  text += candidate_text(best, request);
   const std::string note = costs_for(request.machine, request.stack, best.strategy.devices())->note();
   if (!note.empty()) text += "  note     " + note + "\n";
   if (result.search.plans.size() > 1) text += "\n" + candidates_table(result.search.plans);

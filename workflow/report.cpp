@@ -62,7 +62,7 @@ ReportResult report(const std::filesystem::path& run) {
 std::string report_table(const ReportResult& result) {
   const Plan& plan = result.plan;
   std::string text =
-      fmt::format("{}: {}, {} on {}\n", result.run, plan.model_name, to_text(plan.strategy), plan.machine_name);
+      fmt::format("{}: {}, {} on {}\n", result.run, plan.model_name, short_text(plan.strategy), plan.machine_name);
   text += fmt::format("{} steps, {} tokens; loss {:.4f} to {:.4f}", result.steps, result.tokens, result.first_loss,
                       result.loss);
   if (result.validation_loss) text += fmt::format(", validation {:.4f}", *result.validation_loss);

@@ -18,14 +18,13 @@ namespace {
 
 constexpr int64_t kMostDumpBytes = int64_t{1} << 30;
 
-/// The strategy with dp filled in so that all devices are used.
-Strategy strategy_of(const SimulateOptions& options, const Machine& machine) {
+/// The strategy with dp filled in so that all devices of --devices are used; without it, those that the strategy names.
+Strategy strategy_of(const SimulateOptions& options) {
   const StrategyText text = parse_strategy(options.strategy);
   Strategy strategy = text.strategy;
   if (options.devices < 0) throw_bad_input("--devices", "a negative number", "give the number of devices");
-  if (!text.names("dp")) {
-    const int64_t devices = options.devices > 0 ? options.devices : machine.devices;
-    strategy.dp = 1;
+  if (!text.names("dp") && options.devices > 0) {
+    const int64_t devices = options.devices;
     const int64_t rest = strategy.devices();
     if (devices % rest != 0) {
       throw_bad_input(fmt::format("--strategy '{}'", options.strategy),
@@ -131,7 +130,7 @@ SimulateResult simulate_strategy(const SimulateOptions& options) {
   resolve(
       {options.model, options.machine, options.stack, options.job, options.sequence_length, options.global_batch, 0, 0},
       request);
-  const Strategy strategy = strategy_of(options, request.machine);
+  const Strategy strategy = strategy_of(options);
   request.device_counts = {strategy.devices()};
   result.batch_reason = settle_global_batch(request);
   const std::vector<std::string> reasons = legal(request.model, request.job, strategy);
@@ -156,12 +155,13 @@ std::string simulate_table(const SimulateResult& result) {
   text +=
       fmt::format("sequences of {} tokens, global batch {}\n", request.job.sequence_length, request.job.global_batch);
   if (!result.batch_reason.empty()) text += "  the global batch is proposed: " + result.batch_reason + "\n";
-  text += candidate_text(result.candidate, request.machine);
+  text += candidate_text(result.candidate, request);
   const std::string note = costs_for(request.machine, request.stack, result.candidate.strategy.devices())->note();
   if (!note.empty()) text += "  note     " + note + "\n";
   if (!result.fits) {
     const int64_t memory = memory_per_device(request.machine, result.candidate.strategy.devices());
-    text += fmt::format("it does not fit: a device has {}\n", bytes_text(memory));
+    text += fmt::format("does not fit: needs {} more than the {} of a device\n",
+                        bytes_text(result.candidate.predicted.peak_bytes - memory), bytes_text(memory));
   }
   return text;
 }

@@ -13,7 +13,7 @@ namespace foresail {
 struct SimulateOptions {
   // Either a strategy of a model ...
   std::string model;            ///< --model
-  int64_t devices = 0;          ///< --devices; 0: what the strategy needs (dp left out: the machine's count)
+  int64_t devices = 0;          ///< --devices; 0: what the strategy needs, with dp=1 if it is left out
   int64_t sequence_length = 0;  ///< --seq-len; 0: the job's, else the model's
   int64_t global_batch = 0;     ///< --global-batch; 0: the job's, else proposed
   std::string strategy;         ///< --strategy "tp=2,micro_batch=1"; dp may be left out

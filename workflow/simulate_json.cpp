@@ -10,6 +10,7 @@ std::string simulate_result_to_json(const SimulateResult& result) {
   document["frontier"] = Json::array();
   document["advice"] = nullptr;
   const bool fits = result.fits;
+  document["fits"] = fits;
   document["searched"] = {{"strategies", 1},
                           {"evaluated", fits ? 1 : 0},
                           {"bounded", 0},

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/io/folder_lock.h"
 #include "runtime/launch/rank.h"
@@ -24,12 +25,22 @@ bool holds_something(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error);
 }
 
+/// What a run leaves from its first step on; other things are foreign.
+bool holds_run(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(metrics_path(folder), error) || std::filesystem::exists(events_path(folder), error) ||
+         std::filesystem::is_directory(checkpoints_folder(folder), error);
+}
+
 void check_run_folder(const TrainOptions& options) {
   if (options.out.empty()) throw_bad_input("train", "--out is missing", "name the run's folder");
   if (std::filesystem::exists(options.out) && !std::filesystem::is_directory(options.out)) {
     throw_bad_input(options.out.string(), "it is not a folder", "name a folder for the run");
   }
   if (!options.resume && holds_something(options.out)) {
+    if (!holds_run(options.out)) {
+      throw_bad_input(options.out.string(), "it is not empty", "name a new or an empty folder");
+    }
     throw_bad_input(options.out.string(), "it holds a run already",
                     "add --resume to go on with it, or name another folder");
   }
@@ -51,7 +62,7 @@ Steps steps_of(const TrainOptions& options, const Plan& plan) {
   const int64_t last = options.steps.value_or(total);
   if (last < 1 || last > total) {
     throw_bad_input("--steps", fmt::format("{} is not between 1 and the plan's {}", last, total),
-                    "plan with more --tokens");
+                    "give fewer, or plan with more --tokens or more steps in the job");
   }
   return {last, total};
 }
@@ -100,7 +111,7 @@ void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLo
   if (!lock.held()) lock = FolderLock(options.out);
   check_run_folder(options);  // another run may have begun since the first check
   write_file_atomically(options.out / "plan.json", setup.plan_text);
-  log_info("plan {} ({}): arena of {} bytes allocated, as predicted", to_text(setup.plan.strategy),
+  log_info("plan {} ({}): arena of {} bytes allocated, as predicted", short_text(setup.plan.strategy),
            setup.plan.model_name, setup.arena_bytes);
 }
 

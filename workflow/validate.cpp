@@ -95,6 +95,7 @@ ValidatedSource source_of(const std::string& stack, const std::vector<ValidatedR
   for (const ValidatedRow& row : rows) {
     if (row.stack != stack) continue;
     ++source.rows;
+    if (row.assumed.count("stack") != 0) ++source.default_stack;
     if (!row.refused.empty()) {
       ++source.refused[row.refused];
       continue;
@@ -127,6 +128,10 @@ std::string percent(const std::optional<double>& value) { return value ? fmt::fo
 
 }  // namespace
 
+bool ValidateResult::usable() const {
+  return std::any_of(rows.begin(), rows.end(), [](const ValidatedRow& row) { return row.refused.empty(); });
+}
+
 ValidateResult validate(const ValidateOptions& options) {
   ValidateResult result;
   std::set<std::string> stacks;
@@ -141,21 +146,26 @@ ValidateResult validate(const ValidateOptions& options) {
 
 std::string validate_table(const ValidateResult& result) {
   std::string text =
-      fmt::format("{:<24} {:<34} {:>10} {:>10} {:>8}\n", "row", "plan", "measured", "predicted", "error");
+      fmt::format("{:<24} {:<62} {:>10} {:>10} {:>8}\n", "row", "plan", "measured", "predicted", "error");
   auto out = std::back_inserter(text);
   for (const ValidatedRow& row : result.rows) {
     if (!row.refused.empty()) continue;
-    const Strategy& s = row.strategy;
-    fmt::format_to(out, "{:<24} {:<34} {:>10} {:>10} {:>+6.1f} %{}\n", row.id,
-                   fmt::format("dp={} tp={} pp={} micro_batch={}{}", s.dp, s.tp, s.pp, s.micro_batch,
-                               stated_plan(row) ? "" : " (chosen)"),
+    fmt::format_to(out, "{:<24} {:<62} {:>10} {:>10} {:>+6.1f} %{}\n", row.id,
+                   short_text(row.strategy) + (stated_plan(row) ? "" : " (chosen)"),
                    seconds_text(row.measured_seconds), seconds_text(row.predicted_seconds),
                    100 * (row.predicted_seconds / row.measured_seconds - 1),
                    row.called_infeasible ? "  called infeasible" : "");
   }
+  for (const ValidatedRow& row : result.rows) {
+    if (!row.refused.empty()) fmt::format_to(out, "{:<24} refused: {}\n", row.id, row.refused);
+  }
   for (const ValidatedSource& source : result.sources) {
-    fmt::format_to(out, "\n{}: {} of {} rows used, {} with a stated plan\n", source.stack, source.used, source.rows,
-                   source.stated_plans);
+    fmt::format_to(out, "\n{}{}: {} of {} used, {} with a stated plan\n", source.stack,
+                   source.default_stack > 0
+                       ? fmt::format(" (the default stack of {} without one)", counted(source.default_stack, "row"))
+                       : "",
+                   source.used, counted(source.rows, "row"), source.stated_plans);
+    if (source.used == 0) continue;
     fmt::format_to(out, "  MAPE {}, stated plans {}, median {}, 90 % within {}, largest {}, bias {}\n",
                    percent(source.mape), percent(source.stated_plan_mape), percent(source.median_ape),
                    percent(source.p90_ape), percent(source.max_ape), percent(source.bias));
@@ -165,7 +175,6 @@ std::string validate_table(const ValidateResult& result) {
       fmt::format_to(out, "  {} groups: regret {} on average, {} at most\n", source.groups, percent(source.regret_mean),
                      percent(source.regret_max));
     }
-    for (const auto& [reason, count] : source.refused) fmt::format_to(out, "  refused {} x {}\n", count, reason);
   }
   return text;
 }

@@ -25,7 +25,7 @@ struct ValidatedRow {
   std::string stack, machine;
   std::string group;  ///< equal model, devices and global batch
   Strategy strategy;
-  std::map<std::string, std::string> assumed;  ///< field -> "stack" or "planner"
+  std::map<std::string, std::string> assumed;  ///< field -> "stack", "planner" or "default"
   double measured_seconds = 0, predicted_seconds = 0, low = 0, high = 0;
   std::optional<double> measured_peak_bytes;
   double predicted_peak_bytes = 0;
@@ -36,6 +36,7 @@ struct ValidatedRow {
 struct ValidatedSource {
   std::string stack;
   int64_t rows = 0, used = 0;
+  int64_t default_stack = 0;  ///< rows that name no stack
   std::map<std::string, int64_t> refused;
   std::optional<double> mape, median_ape, p90_ape, max_ape, bias;
   int64_t groups = 0;  ///< of two or more used rows
@@ -49,6 +50,7 @@ struct ValidatedSource {
 struct ValidateResult {
   std::vector<ValidatedSource> sources;
   std::vector<ValidatedRow> rows;
+  bool usable() const;  ///< some row was used; else exit code 1
 };
 
 /// Throws bad_input naming file, row and column for a file that cannot be read.

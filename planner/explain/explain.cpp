@@ -10,6 +10,8 @@
 namespace foresail {
 namespace {
 
+constexpr double kWideSpread = 0.5;  // of the half-width of the step's interval to the step
+
 struct Part {
   const char* name;
   double value;
@@ -42,7 +44,7 @@ void add_time(std::string& text, const Prediction& predicted) {
   add_parts(text, parts, predicted.step_seconds, false);
 }
 
-void add_memory(std::string& text, const Prediction& predicted, const Machine& machine) {
+void add_memory(std::string& text, const Prediction& predicted, int64_t ceiling) {
   const MemoryPrediction& m = predicted.memory;
   const auto d = [](int64_t bytes) { return static_cast<double>(bytes); };
   const std::array<Part, 6> parts = {{{"parameters", d(m.parameters)},
@@ -52,21 +54,25 @@ void add_memory(std::string& text, const Prediction& predicted, const Machine& m
                                       {"scratch", d(m.scratch)},
                                       {"framework", d(m.framework)}}};
   fmt::format_to(std::back_inserter(text), "  peak     {} per device", bytes_text(predicted.peak_bytes));
-  if (machine.kind != "profiled" && machine.device.memory_bytes.value > 0) {
-    fmt::format_to(std::back_inserter(text), " of {}",
-                   bytes_text(static_cast<int64_t>(machine.device.memory_bytes.value)));
-  }
+  if (ceiling > 0) text += " of " + bytes_text(ceiling);
   text += "\n";
   add_parts(text, parts, d(predicted.peak_bytes), true);
+}
+
+std::string strategies_text(int64_t count) {
+  return fmt::format("{} {}", count, count == 1 ? "strategy" : "strategies");
 }
 
 void add_budget(std::string& text, const Budget& budget) {
   auto out = std::back_inserter(text);
   if (!budget.train_seconds) return;
-  fmt::format_to(out, "  training {}, {:.4g} device-hours", seconds_text(*budget.train_seconds), *budget.device_hours);
-  if (budget.usd)
-    fmt::format_to(out, ", {:.4g} USD ({:.4g} to {:.4g})", *budget.usd, *budget.usd_low, *budget.usd_high);
-  if (budget.energy_kwh) fmt::format_to(out, ", {:.4g} kWh", *budget.energy_kwh);
+  fmt::format_to(out, "  training {}, {} device-hours", seconds_text(*budget.train_seconds),
+                 figure_text(*budget.device_hours));
+  if (budget.usd) {
+    fmt::format_to(out, ", {} USD ({} to {})", figure_text(*budget.usd), figure_text(*budget.usd_low),
+                   figure_text(*budget.usd_high));
+  }
+  if (budget.energy_kwh) fmt::format_to(out, ", {} kWh", figure_text(*budget.energy_kwh));
   text += "\n";
   if (budget.goodput) {
     fmt::format_to(out, "  goodput  {:.2f} %, {:.2g} failures expected, checkpoint every {}\n", 100 * *budget.goodput,
@@ -74,42 +80,33 @@ void add_budget(std::string& text, const Budget& budget) {
   }
 }
 
+/// A measured machine whose timings scatter so much was not idle when it was profiled.
+void add_spread_warning(std::string& text, const Prediction& predicted, const Machine& machine) {
+  if (machine.kind != "profiled" || !(predicted.step_seconds > 0)) return;
+  const double spread = (predicted.step_seconds_high - predicted.step_seconds_low) / (2 * predicted.step_seconds);
+  if (spread <= kWideSpread) return;
+  fmt::format_to(std::back_inserter(text),
+                 "  warning  the profile's spread is {:.0f} %: the machine was busy; profile again when it is idle\n",
+                 100 * spread);
+}
+
 }  // namespace
 
-std::string seconds_text(double seconds) {
-  const double s = std::abs(seconds);
-  if (s < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
-  if (s < 1) return fmt::format("{:.2f} ms", seconds * 1e3);
-  if (s < 600) return fmt::format("{:.3g} s", seconds);
-  if (s < 2 * 86400) return fmt::format("{:.3g} h", seconds / 3600);
-  return fmt::format("{:.3g} days", seconds / 86400);
-}
-
-std::string bytes_text(int64_t bytes) {
-  const double b = static_cast<double>(bytes);
-  if (b >= 1024.0 * 1024 * 1024) return fmt::format("{:.2f} GiB", b / (1024.0 * 1024 * 1024));
-  if (b >= 1024.0 * 1024) return fmt::format("{:.1f} MiB", b / (1024.0 * 1024));
-  return fmt::format("{:.1f} KiB", b / 1024);
-}
-
-std::string strategy_text(const Strategy& s) {
-  return fmt::format("dp={} tp={} pp={} micro_batch={} recompute={}", s.dp, s.tp, s.pp, s.micro_batch,
-                     name_of(s.recompute));
-}
-
-std::string candidate_text(const Candidate& candidate, const Machine& machine) {
+std::string candidate_text(const Candidate& candidate, const SearchRequest& request) {
   const Prediction& predicted = candidate.predicted;
-  std::string text = fmt::format("{}  on {} devices of {}\n", strategy_text(candidate.strategy),
-                                 candidate.strategy.devices(), machine.name);
+  const int64_t devices = candidate.strategy.devices();
+  std::string text = fmt::format("{}  on {} of {}\n", short_text(candidate.strategy), counted(devices, "device"),
+                                 request.machine.name);
   add_time(text, predicted);
-  add_memory(text, predicted, machine);
-  fmt::format_to(std::back_inserter(text), "  rate     {:.4g} tokens/s, {:.4g} tokens/s per device",
-                 predicted.tokens_per_second, predicted.tokens_per_second_per_device);
+  add_memory(text, predicted, memory_ceiling(request, devices));
+  fmt::format_to(std::back_inserter(text), "  rate     {} tokens/s, {} tokens/s per device",
+                 figure_text(predicted.tokens_per_second), figure_text(predicted.tokens_per_second_per_device));
   if (predicted.mfu > 0) {
     fmt::format_to(std::back_inserter(text), ", MFU {:.1f} %, HFU {:.1f} %", 100 * predicted.mfu, 100 * predicted.hfu);
   }
   text += "\n";
   add_budget(text, candidate.budget);
+  add_spread_warning(text, predicted, request.machine);
   return text;
 }
 
@@ -118,9 +115,9 @@ std::string candidates_table(std::span<const Candidate> candidates) {
       fmt::format("{:<4} {:<52} {:>10} {:>12} {:>12} {:>7}\n", "", "strategy", "step", "peak", "tokens/s", "bubble");
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Prediction& p = candidates[i].predicted;
-    fmt::format_to(std::back_inserter(text), "{:<4} {:<52} {:>10} {:>12} {:>12.4g} {:>5.1f} %\n", i + 1,
-                   strategy_text(candidates[i].strategy), seconds_text(p.step_seconds), bytes_text(p.peak_bytes),
-                   p.tokens_per_second, 100 * p.time.bubble / p.step_seconds);
+    fmt::format_to(std::back_inserter(text), "{:<4} {:<52} {:>10} {:>12} {:>12} {:>5.1f} %\n", i + 1,
+                   short_text(candidates[i].strategy), seconds_text(p.step_seconds), bytes_text(p.peak_bytes),
+                   figure_text(p.tokens_per_second), 100 * p.time.bubble / p.step_seconds);
   }
   return text;
 }
@@ -131,19 +128,19 @@ std::string frontier_table(const SearchResult& result) {
                                  "training", "USD", "efficiency", "marginal");
   for (const FrontierPoint& point : result.frontier) {
     const std::string training = point.train_seconds ? seconds_text(*point.train_seconds) : "-";
-    const std::string usd = point.usd ? fmt::format("{:.4g}", *point.usd) : "-";
+    const std::string usd = point.usd ? figure_text(*point.usd) : "-";
     const bool first = point.devices == result.baseline_devices;
     const std::string marginal = first ? "-" : fmt::format("{:.1f} %", 100 * point.marginal_efficiency);
     fmt::format_to(std::back_inserter(text), "{:>8} {:<52} {:>10} {:>12} {:>11} {:>9.1f} % {:>9}\n", point.devices,
-                   strategy_text(point.strategy), seconds_text(point.step_seconds), training, usd,
+                   short_text(point.strategy), seconds_text(point.step_seconds), training, usd,
                    100 * point.efficiency, marginal);
   }
   return text;
 }
 
 std::string why_not_text(const SearchResult& result) {
-  std::string text = fmt::format("{} strategies: {} played, {} dropped on a bound", result.strategies, result.simulated,
-                                 result.bounded);
+  std::string text = fmt::format("{}: {} played, {} dropped on a bound", strategies_text(result.strategies),
+                                 result.simulated, result.bounded);
   for (const auto& [reason, count] : result.refused) fmt::format_to(std::back_inserter(text), ", {} {}", count, reason);
   fmt::format_to(std::back_inserter(text), " ({})\n", seconds_text(result.seconds));
   std::vector<std::pair<int64_t, std::string>> reasons;
@@ -151,7 +148,8 @@ std::string why_not_text(const SearchResult& result) {
   std::stable_sort(reasons.begin(), reasons.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   constexpr size_t kShown = 6;
   for (size_t i = 0; i < std::min(reasons.size(), kShown); ++i) {
-    fmt::format_to(std::back_inserter(text), "  not legal: {} x {}\n", reasons[i].first, reasons[i].second);
+    fmt::format_to(std::back_inserter(text), "  not legal: {}: {}\n", strategies_text(reasons[i].first),
+                   reasons[i].second);
   }
   if (reasons.size() > kShown) {
     fmt::format_to(std::back_inserter(text), "  and {} more reasons (--json lists all)\n", reasons.size() - kShown);

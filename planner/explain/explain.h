@@ -5,19 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "core/human.h"
 #include "planner/search/search.h"
 
 namespace foresail {
 
-/// "1.23 ms", "4.5 s", "2.1 days".
-std::string seconds_text(double seconds);
-/// GiB, MiB or KiB with the unit (1 GiB = 2^30 bytes).
-std::string bytes_text(int64_t bytes);
-/// "dp=2 tp=1 pp=4 micro_batch=1 recompute=full": what the search varies.
-std::string strategy_text(const Strategy& strategy);
-
-/// Strategy, step time with its interval, time by kind, memory by kind, rates, budget.
-std::string candidate_text(const Candidate& candidate, const Machine& machine);
+/// Strategy, step time with its interval, time by kind, memory by kind beside the ceiling of `request`, rates, budget;
+/// a warning when the machine's profile is too unsteady for the interval to say much.
+std::string candidate_text(const Candidate& candidate, const SearchRequest& request);
 /// One line per plan: strategy, step time, peak, tokens per second.
 std::string candidates_table(std::span<const Candidate> candidates);
 /// Device counts against time, money and efficiency; empty for fewer than two points.

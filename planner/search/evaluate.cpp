@@ -33,6 +33,12 @@ int64_t memory_per_device(const Machine& machine, int64_t devices) {
   return bytes * per_node / std::max<int64_t>(1, ranks_per_node);
 }
 
+int64_t memory_ceiling(const SearchRequest& request, int64_t devices) {
+  const int64_t own = memory_per_device(request.machine, devices);
+  if (request.memory_bytes <= 0) return std::max<int64_t>(0, own);
+  return own > 0 ? std::min(own, request.memory_bytes) : request.memory_bytes;
+}
+
 Evaluator::Evaluator(const ModelSpec& model, const Job& job, const Machine& machine, const Stack& stack,
                      int64_t devices)
     : model_(model),

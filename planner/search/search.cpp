@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/error.h"
+#include "core/human.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/space.h"
 
@@ -80,9 +81,8 @@ class Search {
 };
 
 int64_t Search::ceiling(int64_t devices) const {
-  const int64_t own = memory_per_device(request_.machine, devices);
-  if (request_.memory_bytes <= 0) return own > 0 ? own : std::numeric_limits<int64_t>::max();
-  return own > 0 ? std::min(own, request_.memory_bytes) : request_.memory_bytes;
+  const int64_t known = memory_ceiling(request_, devices);
+  return known > 0 ? known : std::numeric_limits<int64_t>::max();
 }
 
 SearchResult Search::run() {
@@ -226,8 +226,8 @@ void Search::explain_failure() {
   failure.limit = late ? "deadline" : "budget";
   failure.explanation = late ? fmt::format("the deadline binds: the fastest plan needs {:.3g} days, {:.3g} are allowed",
                                            *nearest.budget.train_seconds / 86400, request_.deadline_seconds / 86400)
-                             : fmt::format("the budget binds: the cheapest plan costs {:.4g} USD, {:.4g} are allowed",
-                                           *nearest.budget.usd, request_.budget_usd);
+                             : fmt::format("the budget binds: the cheapest plan costs {} USD, {} are allowed",
+                                           figure_text(*nearest.budget.usd), figure_text(request_.budget_usd));
   failure.nearest = nearest;
   result_.infeasible = std::move(failure);
 }
@@ -251,10 +251,9 @@ void Search::explain_memory() {
     failure.nearest = std::move(evaluation.candidate);
   }
   if (failure.nearest) {
-    const double peak = static_cast<double>(failure.nearest->predicted.peak_bytes);
-    failure.explanation =
-        fmt::format("memory binds: the smallest plan needs {:.2f} GB per device, {:.2f} GB are allowed", peak / 1e9,
-                    peak / least / 1e9);
+    failure.explanation = fmt::format("memory binds: the smallest plan needs {} per device, {} are allowed",
+                                      bytes_text(failure.nearest->predicted.peak_bytes),
+                                      bytes_text(ceiling(failure.nearest->strategy.devices())));
   }
   result_.infeasible = std::move(failure);
 }

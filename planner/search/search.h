@@ -79,7 +79,10 @@ struct SearchResult {
   double seconds = 0;                      ///< spent searching
 };
 
-/// Throws bad_input if a fixed key contradicts every device count.
+/// Bytes that one of `devices` devices may use: what it has or `memory_bytes` if that is less; 0: not known.
+int64_t memory_ceiling(const SearchRequest& request, int64_t devices);
+
+/// `infeasible` says so if a fixed key contradicts every device count.
 SearchResult search(const SearchRequest& request);
 
 /// "8", "2..6" (every count between) or "2,4,8"; empty: the machine's own count. Ascending, without duplicates.

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "core/human.h"
 #include "planner/search/search.h"
 
 namespace foresail {
@@ -52,6 +53,16 @@ double published_tokens_per_step(double parameters) {
     return rows[i - 1].tokens * std::pow(rows[i].tokens / rows[i - 1].tokens, t);
   }
   return rows.back().tokens;
+}
+
+/// The least common multiple of the counts; 0 if it exceeds `most`.
+int64_t common_multiple(const std::vector<int64_t>& counts, int64_t most) {
+  int64_t common = 1;
+  for (const int64_t count : counts) {
+    common = common / std::gcd(common, count) * count;  // both at most 2^40
+    if (common > most) return 0;
+  }
+  return common;
 }
 
 }  // namespace
@@ -115,15 +126,19 @@ ProposedBatch propose_global_batch(const ModelSpec& model, int64_t sequence_leng
   const double sequences = std::max(1.0, tokens / static_cast<double>(sequence_length));
   int64_t batch = int64_t{1} << std::llround(std::log2(sequences));
   // Every device must be able to take part in data parallelism.
-  int64_t common = 1;
-  for (const int64_t count : device_counts) {
-    const int64_t next = common / std::gcd(common, count) * count;
-    if (next <= 4 * std::max<int64_t>(batch, count)) common = next;
+  const int64_t largest = *std::max_element(device_counts.begin(), device_counts.end());
+  const int64_t common = common_multiple(device_counts, std::max(batch, largest));
+  const int64_t unit = common > 0 ? common : largest;
+  batch = std::max(unit, batch / unit * unit);
+  std::string rounding = "a multiple of " + counted(unit, "device");
+  if (device_counts.size() > 1) {
+    rounding = common > 0 ? fmt::format("a multiple of {}, which every device count divides", unit)
+                          : fmt::format("a multiple of {}, the largest device count (counts that do not divide it "
+                                        "have fewer strategies)", unit);
   }
-  batch = std::max(common, batch / common * common);
-  return {batch, fmt::format("about {:.2g} tokens per step for {:.3g} parameters, as in the GPT-3 family (Brown et al. "
-                             "2020, table 2.1), rounded to a multiple of {} device{}",
-                             tokens, parameters, common, common == 1 ? "" : "s")};
+  return {batch, fmt::format("about {} tokens per step for {} parameters, as in the GPT-3 family (Brown et al. "
+                             "2020, table 2.1), rounded to {}",
+                             figure_text(tokens), figure_text(parameters), rounding)};
 }
 
 }  // namespace foresail

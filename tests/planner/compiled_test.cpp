@@ -130,11 +130,11 @@ TEST(Explain, TablesHoldTheFigures) {
   request.model = small_model(), request.job = small_job(), request.machine = small_cluster(16e9);
   request.stack = plain_stack(), request.device_counts = {2, 4};
   const SearchResult found = search(request);
-  const std::string text = candidate_text(found.plans[0], request.machine);
+  const std::string text = candidate_text(found.plans[0], request);
   for (const char* part : {"dp=", "compute", "parameters", "tokens/s", "80 % probability", "USD", "goodput"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
-  EXPECT_NE(candidates_table(found.plans).find(strategy_text(found.plans[0].strategy)), std::string::npos);
+  EXPECT_NE(candidates_table(found.plans).find(short_text(found.plans[0].strategy)), std::string::npos);
   EXPECT_NE(frontier_table(found).find("100.0 %"), std::string::npos) << frontier_table(found);
   EXPECT_NE(why_not_text(found).find("strategies"), std::string::npos);
 }
@@ -145,6 +145,11 @@ TEST(Explain, UnitsFollowTheSize) {
   EXPECT_EQ(seconds_text(12.34), "12.3 s");
   EXPECT_EQ(seconds_text(7200), "2 h");
   EXPECT_EQ(seconds_text(10 * 86400), "10 days");
+  EXPECT_EQ(figure_text(7.06e10), "70.6 B");
+  EXPECT_EQ(figure_text(2.437e6), "2.44 M");
+  EXPECT_EQ(figure_text(4.071e4), "40.7 k");
+  EXPECT_EQ(figure_text(999.7), "1 k");
+  EXPECT_EQ(counted(1, "device"), "1 device");
   EXPECT_EQ(bytes_text(1536), "1.5 KiB");
   EXPECT_EQ(bytes_text(int64_t{3} << 30), "3.00 GiB");
 }

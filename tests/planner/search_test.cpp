@@ -227,6 +227,16 @@ TEST(ProposedBatch, GrowsWithTheModelAndDividesByTheDevices) {
   EXPECT_FALSE(large.reason.empty());
 }
 
+TEST(ProposedBatch, ARangeOfCountsDoesNotMultiplyUp) {
+  const ProposedBatch some = propose_global_batch(load_model("gpt2"), 1024, {8, 12, 16});
+  EXPECT_EQ(some.sequences % 48, 0);
+  std::vector<int64_t> counts;
+  for (int64_t count = 8; count <= 64; ++count) counts.push_back(count);
+  const ProposedBatch range = propose_global_batch(load_model("gpt2"), 1024, counts);
+  EXPECT_EQ(range.sequences, 512);
+  EXPECT_NE(range.reason.find("a multiple of 64, the largest device count"), std::string::npos) << range.reason;
+}
+
 TEST(Setup, AProfiledHostDividesItsCoresAmongTheDevices) {
   Machine machine;
   machine.kind = "profiled", machine.cores = 4, machine.framework_bytes = 123;

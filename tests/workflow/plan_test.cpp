@@ -134,6 +134,22 @@ TEST_F(PlanFiles, AMissingGlobalBatchIsProposedWithItsReason) {
   EXPECT_FALSE(result.batch_reason.empty());
 }
 
+TEST_F(PlanFiles, AnImpossibleFixNamesItsKeyAndTheValuesItCanHave) {
+  PlanOptions options = gpt2();
+  options.fix = "tp=9";
+  const std::string said = refusal(options);
+  EXPECT_NE(said.find("--fix tp=9"), std::string::npos) << said;
+  EXPECT_NE(said.find("tp can be 1, 2, 4"), std::string::npos) << said;  // 8 does not divide the 12 heads
+}
+
+TEST_F(PlanFiles, TheTableShowsTheCeilingThatWasAppliedAndTheCountsThatWereTried) {
+  PlanOptions options = gpt2();
+  options.memory_bytes = 60'000'000'000, options.devices = "2..4";
+  const std::string table = plan_table(make_plan(options));
+  EXPECT_NE(table.find("of 55.88 GiB"), std::string::npos) << table;
+  EXPECT_NE(table.find("tried    2, 3, 4 devices"), std::string::npos) << table;
+}
+
 TEST_F(PlanFiles, BadFlagsAreNamed) {
   PlanOptions options = gpt2();
   options.machine = "";
@@ -165,6 +181,8 @@ TEST(Simulate, LeftOutDpFillsTheDevices) {
   SimulateOptions options;
   options.model = "gpt2", options.machine = "dgx-a100-80gb", options.global_batch = 64;
   options.strategy = "tp=2,micro_batch=4";
+  EXPECT_EQ(simulate_strategy(options).candidate.strategy.devices(), 2);  // what it names, not the machine's 8
+  options.devices = 8;
   const SimulateResult result = simulate_strategy(options);
   EXPECT_EQ(result.candidate.strategy.dp, 4);
   EXPECT_TRUE(result.fits);
@@ -195,6 +213,8 @@ TEST(Simulate, APlanThatDoesNotFitIsStillPricedAndSaysSo) {
   options.strategy = "tp=8,micro_batch=1";
   const SimulateResult result = simulate_strategy(options);
   EXPECT_FALSE(result.fits);
+  EXPECT_FALSE(parse_json(simulate_result_to_json(result), "simulate")["fits"].get<bool>());
+  EXPECT_NE(simulate_table(result).find("more than the 80.00 GiB of a device"), std::string::npos) << simulate_table(result);
   EXPECT_NE(simulate_table(result).find("does not fit"), std::string::npos);
 }
 

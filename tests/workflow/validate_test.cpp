@@ -31,7 +31,11 @@ TEST(Validate, PublishedRunsArePricedOrRefusedByName) {
   ASSERT_EQ(result.rows.size(), 6u);
   EXPECT_EQ(row_of(result, "korthikanti2022-2").refused, "needs sequence parallelism + selective recompute");
   EXPECT_EQ(row_of(result, "korthikanti2022-3").refused, "needs interleaving (vpp > 1)");
-  EXPECT_EQ(row_of(result, "megatron2021-40").refused, "device not in the catalogue");
+  const std::string device = row_of(result, "megatron2021-40").refused;
+  for (const char* part : {"'V100 (DGX-2)'", "gpu_mem_gb blank", "A100-SXM-80GB"}) {
+    EXPECT_NE(device.find(part), std::string::npos) << device;
+  }
+  EXPECT_NE(validate_table(result).find(device), std::string::npos);
   for (const char* id : {"korthikanti2022-1", "megatron2021-1", "megatron2021-17"}) {
     const ValidatedRow& row = row_of(result, id);
     EXPECT_EQ(row.refused, "") << id;
@@ -116,11 +120,34 @@ TEST_F(ValidateFile, RefusalsNameTheirReason) {
                                     "e,megatron-2021,x,gpt,2,64,4,512,64,A100-SXM,80,8,1,1,8,1,8,full,3,1\n"
                                     "f,megatron-2021,x,gpt,2,64,4,512,64,A100-SXM,80,8,8,1,1,1,8,full,,1\n"
                                     "g,megatron-2021,gpt2,,,,,,1024,A100-SXM,80,8,1,1,8,1,8,full,,0.1\n");
-  const std::vector<std::string> expected = {"no shape", "no time", "degrees do not multiply to the devices",
-                                             "stack not in the catalogue", "needs ZeRO"};
+  const std::vector<std::string> expected = {"seq_len is blank", "no time", "degrees do not multiply to the devices"};
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(result.rows[i].refused, expected[i]);
+  EXPECT_EQ(result.rows[3].refused.rfind("stack 'nobody' is not in the catalogue", 0), 0u) << result.rows[3].refused;
+  EXPECT_EQ(result.rows[4].refused, "needs ZeRO");
   EXPECT_EQ(result.rows[5].refused.rfind("not legal: ", 0), 0u) << result.rows[5].refused;
   EXPECT_EQ(result.rows[6].refused, "");  // the catalogue knows the shape by name
+}
+
+TEST_F(ValidateFile, ARowWithoutStackIsPricedUnderForesailAndTheTableSaysSo) {
+  const ValidateResult result = run(header_ + "g,,gpt2,,,,,,1024,A100-SXM-80GB,,8,1,1,8,1,8,full,,0.1\n");
+  EXPECT_EQ(result.rows[0].refused, "");
+  EXPECT_TRUE(result.usable());
+  EXPECT_NE(validate_table(result).find("foresail (the default stack of 1 row"), std::string::npos)
+      << validate_table(result);
+}
+
+TEST_F(ValidateFile, AMisspeltModelNamesTheBlankColumns) {
+  const ValidateResult result = run(header_ + "g,,nosuch,,,,,,1024,A100-SXM,80,8,1,1,8,1,8,full,,0.1\n");
+  EXPECT_EQ(result.rows[0].refused, "model 'nosuch' is no catalogue name and layers, hidden, heads, vocab are blank");
+  EXPECT_FALSE(result.usable());
+}
+
+TEST(Validate, TheExampleFileIsUsed) {
+  ValidateOptions options;
+  options.runs = excerpt().parent_path().parent_path().parent_path() / "examples/measured_runs.csv";
+  const ValidateResult result = validate(options);
+  ASSERT_EQ(result.rows.size(), 2u);
+  for (const ValidatedRow& row : result.rows) EXPECT_EQ(row.refused, "") << row.id;
 }
 
 TEST_F(ValidateFile, ADamagedNumberNamesFileLineAndColumn) {
