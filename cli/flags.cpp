@@ -84,7 +84,8 @@ CLI::Option* add_positive(CLI::App& app, const std::string& name, double& value,
 }
 
 CLI::Option* add_path(CLI::App& app, const std::string& name, std::filesystem::path& value, const std::string& help) {
-  return add_text_option(app, name, help, "PATH", [name, &value](const std::string& text) {
+  const char* kind = name.starts_with('-') ? "PATH" : "";  // an argument's own name says what it is
+  return add_text_option(app, name, help, kind, [name, &value](const std::string& text) {
     if (text.empty()) throw_bad_input(name, "the path is empty", "give the path of a file or folder");
     value = text;
   });

@@ -54,11 +54,21 @@ Exit run_pass(const RankEnvironment& environment, const Flags& flags, const Prof
       });
 }
 
+void say_how_to_go_on(const ProfileOptions& options) {
+  const std::filesystem::path partial = partial_path(options);
+  if (std::filesystem::exists(partial)) {
+    log_warning("stopped: {} keeps what was measured; the same command goes on from there", partial.string());
+  } else {
+    log_warning("stopped before anything was measured; the same command begins anew");
+  }
+}
+
 Exit run_profile(const RankEnvironment& environment, const Flags& flags) {
   if (environment.ranked) return run_pass(environment, flags, pass_from_text(flags.pass));
   for (const ProfilePass& pass : profile_passes(flags.options)) {
     log_info("measuring with {} ranks of {} threads", pass.ranks, pass.threads);
     const Exit exit = run_pass(environment, flags, pass);
+    if (exit == Exit::stopped) say_how_to_go_on(flags.options);
     if (exit != Exit::done) return exit;
   }
   const ProfileResult result = finish_profile(flags.options);
@@ -73,6 +83,9 @@ Exit run_profile(const RankEnvironment& environment, const Flags& flags) {
 std::function<Exit()> add_profile(CLI::App& app, const RankEnvironment& environment) {
   const auto flags = std::make_shared<Flags>();
   ProfileOptions& options = flags->options;
+  app.set_help_flag();  // comes back behind the hidden flag: a hidden group at the end would print an empty line
+  app.add_option("--pass", flags->pass)->group("");
+  app.set_help_flag("-h,--help", "Print this help message and exit");
   add_path(app, "--out", options.out, "machine.json to write")->required();
   app.add_option("--base", options.base, "A machine over which the measurements are laid")->type_name("MACHINE");
   add_count(app, "--ranks", options.ranks, "The most ranks to measure with (default: one per core)");
@@ -89,7 +102,6 @@ std::function<Exit()> add_profile(CLI::App& app, const RankEnvironment& environm
   app.add_option("--for", options.models, "Models whose shapes are measured; may be repeated")->type_name("MODEL");
   add_positive(app, "--budget", options.budget_seconds, "Seconds to spend (default: 60)");
   add_count(app, "--seq-len", options.sequence_length, "Tokens per sequence of the named models");
-  app.add_option("--pass", flags->pass)->group("");  // hidden
   add_json(app, flags->json);
   add_example(app, "foresail profile --out machine.json --for model/config.json --budget 60");
   return [flags, environment] { return run_profile(environment, *flags); };

@@ -43,9 +43,11 @@ std::string result_text(const TrainResult& result) {
   table.add({"tokens", grouped(result.tokens)});
   table.add({"loss", fmt::format("{:.4f}", result.loss)});
   if (result.validation_loss) table.add({"validation loss", fmt::format("{:.4f}", *result.validation_loss)});
-  table.add({"step time, median", fmt::format("{:.4g} s", result.step_seconds_median)});
-  table.add({"throughput", fmt::format("{:.0f} tokens/s", result.tokens_per_second)});
-  table.add({"model FLOPs utilisation", fmt::format("{:.1f} %", 100 * result.mfu)});
+  if (result.step_seconds_median > 0) {  // otherwise no step was left to do
+    table.add({"step time, median", fmt::format("{:.4g} s", result.step_seconds_median)});
+    table.add({"throughput", fmt::format("{:.0f} tokens/s", result.tokens_per_second)});
+    table.add({"model FLOPs utilisation", fmt::format("{:.1f} %", 100 * result.mfu)});
+  }
   table.add({"arena per rank, largest", fmt::format("{} bytes", grouped(result.arena_bytes))});
   table.add({"checkpoint", result.checkpoint.empty() ? "none" : result.checkpoint});
   return table.text();

@@ -74,10 +74,16 @@ void RunLog::on_event(const RunEvent& event) {
   if (!event.path.empty()) entry.details["path"] = event.path;
   if (event.seconds > 0) entry.numbers["seconds"] = event.seconds;
   events_.append(entry);
-  if (event.kind == "checkpoint" || event.kind == "evaluation" || event.kind == "finish") return;
+  if (event.kind == "checkpoint" || event.kind == "evaluation" || (event.kind == "finish" && event.text.empty())) {
+    return;
+  }
   progress_.finish();
   if (event.kind == "step_skipped")
     log_warning("step {}: {}", event.step, event.text);
+  else if (event.kind == "finish")
+    log_info("the run is at step {} already; nothing to do", event.step);
+  else if (event.kind == "stop")
+    log_info("stop at step {}; go on with --resume", event.step);
   else
     log_info("{} at step {}{}{}", event.kind, event.step, event.text.empty() ? "" : ": ", event.text);
 }

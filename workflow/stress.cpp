@@ -66,8 +66,8 @@ StressCheck check_data(const RunSetup& setup, double step_seconds, double data_s
           .measured = supply,
           .unit = "tokens/s",
           .passed = supply >= required,
-          .why = fmt::format("each rank needs {:.3g}, reading takes {:.2f} % of a step", required,
-                             100 * data_seconds / step_seconds)};
+          .why = fmt::format("of one rank; reading takes {:.2f} % of a step", 100 * data_seconds / step_seconds),
+          .label = "data: needed / supplied"};
 }
 
 StressCheck check_loss(const Measured& measured) {
@@ -160,6 +160,7 @@ StressResult stress(const StressOptions& options, Communicator& communicator) {
     add_drill_checks(drill_checkpoint(setup, communicator, folder.path(), measured.steps, total_steps + 1),
                      result.checks);
   }
+  explain_lone_step_failure(result.checks);
   result.verdict = all_passed(result.checks) ? "pass" : "fail";
   result.seconds = seconds_since(begin);
   if (communicator.rank() == 0 && !options.out.empty()) {

@@ -170,7 +170,8 @@ TrainerReport Trainer::run() {
   double resident = static_cast<double>(resident_bytes());
   communicator_.all_reduce(&resident, 1, DType::f64, ReduceKind::max, ranks_.world);
   report_.resident_bytes = static_cast<int64_t>(resident);
-  event({report_.stopped ? "stop" : "finish", report_.last_step, "", report_.checkpoint, 0});
+  const std::string note = report_.step_seconds.empty() ? "the run is there already, nothing to do" : "";
+  event({report_.stopped ? "stop" : "finish", report_.last_step, note, report_.checkpoint, 0});
   return report_;
 }
 

@@ -56,6 +56,31 @@ TEST_F(StressTest, AStepFarFromThePredictionFails) {
   EXPECT_TRUE(check(result, "arena_bytes").passed);
 }
 
+TEST(Judge, AStepTimeThatFailsAloneNamesABusyMachine) {
+  const StressCheck fine{
+      .name = "arena_bytes", .predicted = {}, .measured = {}, .unit = "bytes", .passed = true, .why = ""};
+  StressCheck step = fine, memory = fine;
+  step.name = "step_seconds", memory.name = "peak_bytes";
+  step.passed = false;
+  std::vector<StressCheck> alone{fine, step, memory};
+  explain_lone_step_failure(alone);
+  EXPECT_NE(alone[1].why.find("busy"), std::string::npos);
+  memory.passed = false;
+  std::vector<StressCheck> both{fine, step, memory};
+  explain_lone_step_failure(both);
+  EXPECT_EQ(both[1].why, "");
+}
+
+TEST(Judge, TheTableGroupsBytesAndPrefixesRates) {
+  const std::string table = checks_table(
+      {{.name = "arena_bytes", .predicted = 1234567890.0, .measured = 999.0, .unit = "bytes", .passed = true, .why = ""},
+       {.name = "rate", .predicted = 1214.0, .measured = 3.456e9, .unit = "tokens/s", .passed = true, .why = "",
+        .label = "data: needed / supplied"}});
+  for (const char* text : {"1,234,567,890", " 999 ", "1.21 k", "3.46 G", "data: needed / supplied"}) {
+    EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
+  }
+}
+
 TEST_F(StressTest, AnArenaThatIsNotThePredictedOneFails) {
   small_.plan.predicted.arena_bytes += 64;
   small_.write();

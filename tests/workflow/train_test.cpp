@@ -121,6 +121,27 @@ TEST_F(TrainTest, AFolderThatHoldsARunIsNotOverwritten) {
   EXPECT_EQ(read_metrics(small_.run() / "metrics.jsonl").size(), 12u);
 }
 
+TEST_F(TrainTest, AFolderOfForeignFilesIsCalledNotEmptyAndNotARun) {
+  std::filesystem::create_directories(small_.run());
+  write_file_atomically(small_.run() / "notes.txt", "mine");
+  const std::string text = refusal([&] { check_train(options()); });
+  EXPECT_NE(text.find("not empty"), std::string::npos) << text;
+  EXPECT_EQ(text.find("--resume"), std::string::npos) << text;
+}
+
+TEST_F(TrainTest, ARunThatIsAlreadyThereDoesNothingAndKeepsItsState) {
+  run(options());
+  TrainOptions again = options();
+  again.resume = true;
+  again.steps = 6;
+  const TrainResult result = run(again);
+  EXPECT_EQ(result.steps, 12);
+  EXPECT_EQ(result.step_seconds_median, 0);
+  EXPECT_FALSE(result.stopped);
+  EXPECT_NE(read_file(small_.run() / "events.jsonl").find("nothing to do"), std::string::npos);
+  EXPECT_EQ(read_metrics(small_.run() / "metrics.jsonl").size(), 12u);
+}
+
 TEST_F(TrainTest, MoreStepsThanThePlanHasAreRefused) {
   TrainOptions too_many = options();
   too_many.steps = 13;
