@@ -18,9 +18,11 @@ std::function<Exit()> add_plan(CLI::App& app, const RankEnvironment&) {
   app.add_option("--model", options.model, "A catalogue name or a path to a config.json (default: the job's)");
   app.add_option("--machine", options.machine, "A catalogue name (dgx-a100-80gb, ...) or a machine.json")->required();
   add_path(app, "--job", options.job, "job.json; flags override its fields");
-  app.add_option("--devices", options.devices, "N, A,B,C or A..B, which tries every count from A to B (default: the machine's own count).\n"
-                 "A proposed global batch is a multiple of all counts if that is no larger than it would be anyway, else\n"
-                 "of the largest; counts that do not divide it have fewer strategies, refused ones say why");
+  app.add_option(
+      "--devices", options.devices,
+      "N, A,B,C or A..B, which tries every count from A to B (default: the machine's own count).\n"
+      "A proposed global batch is a multiple of all counts if that is no larger than it would be anyway, else\n"
+      "of the largest; counts that do not divide it have fewer strategies, refused ones say why");
   add_count(app, "--seq-len", options.sequence_length, "Tokens per sequence");
   add_count(app, "--global-batch", options.global_batch, "Sequences per step (default: proposed, with its reason)");
   add_count(app, "--tokens", options.tokens, "Tokens to train");

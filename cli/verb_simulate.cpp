@@ -21,7 +21,8 @@ std::function<Exit()> add_simulate(CLI::App& app, const RankEnvironment&) {
   add_count(app, "--devices", options.devices, "Devices (default: what the strategy needs, dp=1 if it names no dp)");
   add_count(app, "--seq-len", options.sequence_length, "Tokens per sequence");
   add_count(app, "--global-batch", options.global_batch, "Sequences per step");
-  app.add_option("--strategy", options.strategy, "\"tp=8,pp=16,micro_batch=1,recompute=full\"; a dp left out follows from --devices");
+  app.add_option("--strategy", options.strategy,
+                 "\"tp=8,pp=16,micro_batch=1,recompute=full\"; a dp left out follows from --devices");
   add_path(app, "--job", options.job, "job.json; flags override its fields");
   app.add_option("--program", flags->programs, "Dumped Programs, one per stage in order, in place of a model")
       ->excludes(model);

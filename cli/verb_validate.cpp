@@ -14,7 +14,9 @@ std::function<Exit()> add_validate(CLI::App& app, const RankEnvironment&) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  add_path(app, "RUNS", flags->options.runs, "CSV of measured runs; examples/measured_runs.csv shows the columns, docs/planning.md explains them")->required();
+  add_path(app, "RUNS", flags->options.runs,
+           "CSV of measured runs; examples/measured_runs.csv shows the columns, docs/planning.md explains them")
+      ->required();
   app.add_option("--machine", flags->options.machine, "A catalogue name or a machine.json (default: by each row)");
   app.add_option("--stack", flags->options.stack, "A software stack (default: by each row, else foresail)");
   add_json(app, flags->json);

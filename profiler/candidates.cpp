@@ -77,8 +77,8 @@ struct Scale {
 }  // namespace
 
 std::string ReplayCandidate::text() const {
-  return fmt::format("{}, {} layer{}, tp={} dp={} micro_batch={}", model.name, model.layers, model.layers == 1 ? "" : "s",
-                     strategy.tp, strategy.dp, strategy.micro_batch);
+  return fmt::format("{}, {} layer{}, tp={} dp={} micro_batch={}", model.name, model.layers,
+                     model.layers == 1 ? "" : "s", strategy.tp, strategy.dp, strategy.micro_batch);
 }
 
 int64_t usual_sequence_length(const ModelSpec& model, int64_t asked) {

@@ -94,7 +94,8 @@ std::string checks_table(const std::vector<StressCheck>& checks) {
       fmt::format("{:<24} {:>14} {:>14}  {:<18} {:<6} {}\n", "check", "predicted", "measured", "unit", "", "why");
   for (const StressCheck& check : checks) {
     text += fmt::format("{:<24} {:>14} {:>14}  {:<18} {:<6} {}\n", check.label.empty() ? check.name : check.label,
-                        figure(check.predicted, check.unit), figure(check.measured, check.unit), check.unit, check.passed ? "ok" : "FAILED", check.why);
+                        figure(check.predicted, check.unit), figure(check.measured, check.unit), check.unit,
+                        check.passed ? "ok" : "FAILED", check.why);
   }
   return text;
 }

@@ -43,9 +43,9 @@ std::string device_refusal(const CsvRow& row) {
   std::vector<std::string> known;
   for (const std::string& name : catalogue_machine_names()) known.push_back(load_machine(name).device.name);
   const std::string gpu = row.text("gpu"), memory = row.text("gpu_mem_gb");
-  return fmt::format("device {}{} is not in the catalogue (known: {})", gpu.empty() ? "(gpu is blank)" : "'" + gpu + "'",
-                     memory.empty() ? ", gpu_mem_gb blank," : " with gpu_mem_gb " + memory,
-                     fmt::join(known, ", "));
+  return fmt::format("device {}{} is not in the catalogue (known: {})",
+                     gpu.empty() ? "(gpu is blank)" : "'" + gpu + "'",
+                     memory.empty() ? ", gpu_mem_gb blank," : " with gpu_mem_gb " + memory, fmt::join(known, ", "));
 }
 
 /// "model 'x' is no catalogue name and layers, heads are blank"

@@ -37,17 +37,18 @@ std::vector<ModelSpec> load_models(const ProfileOptions& options) {
 /// A model without positions for this length has no legal layout: nothing of it could be measured.
 void require_positions(const ModelSpec& model, int64_t sequence_length) {
   if (model.positions != PositionKind::learned || sequence_length <= model.max_positions) return;
-  throw_bad_input("--seq-len",
-                  fmt::format("{} is longer than the {} learned positions of {}", sequence_length,
-                              model.max_positions, model.name),
-                  fmt::format("give at most {}", model.max_positions));
+  throw_bad_input(
+      "--seq-len",
+      fmt::format("{} is longer than the {} learned positions of {}", sequence_length, model.max_positions, model.name),
+      fmt::format("give at most {}", model.max_positions));
 }
 
 /// What a plan made with this machine would have to guess about, or trust too much.
 void warn_of_weaknesses(const ProfileOptions& options, const Machine& machine) {
   for (const ModelSpec& model : load_models(options)) {
     if (measured_in_sequence(machine, model, options.sequence_length)) continue;
-    log_warning("no layout of {} could be measured: too large for this machine, or no rank count divides it", model.name);
+    log_warning("no layout of {} could be measured: too large for this machine, or no rank count divides it",
+                model.name);
   }
   const double spread = typical_spread(machine);
   if (spread <= kLargeSpread) return;

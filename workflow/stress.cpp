@@ -144,7 +144,8 @@ StressResult stress(const StressOptions& options, Communicator& communicator) {
   // The schedule of the real run; a test longer than it goes on at its last learning rate.
   const int64_t total_steps = std::max<int64_t>(setup.plan.steps, kWarmUpSteps + kLeastSteps + 1);
   const double seconds = 60 * options.minutes * (options.drills ? 1 - kDrillShare : 1);
-  if (communicator.rank() == 0) log_info("stress: {} for {:.0f} s", short_text(setup.plan.strategy), 60 * options.minutes);
+  if (communicator.rank() == 0)
+    log_info("stress: {} for {:.0f} s", short_text(setup.plan.strategy), 60 * options.minutes);
   const Measured measured = run_steps(setup, communicator, seconds, total_steps);
   const double step_seconds = largest(communicator, session, median_of(measured.step_seconds));
   const double data_seconds = largest(communicator, session, median_of(measured.data_seconds));

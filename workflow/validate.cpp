@@ -151,9 +151,8 @@ std::string validate_table(const ValidateResult& result) {
   for (const ValidatedRow& row : result.rows) {
     if (!row.refused.empty()) continue;
     fmt::format_to(out, "{:<24} {:<62} {:>10} {:>10} {:>+6.1f} %{}\n", row.id,
-                   short_text(row.strategy) + (stated_plan(row) ? "" : " (chosen)"),
-                   seconds_text(row.measured_seconds), seconds_text(row.predicted_seconds),
-                   100 * (row.predicted_seconds / row.measured_seconds - 1),
+                   short_text(row.strategy) + (stated_plan(row) ? "" : " (chosen)"), seconds_text(row.measured_seconds),
+                   seconds_text(row.predicted_seconds), 100 * (row.predicted_seconds / row.measured_seconds - 1),
                    row.called_infeasible ? "  called infeasible" : "");
   }
   for (const ValidatedRow& row : result.rows) {

@@ -72,7 +72,8 @@ namespace {
 void pack_head(const AttentionShape& s, const float* k, const float* v, const BackwardScratch& scratch) {
   for (int64_t first = 0; first < s.length; first += s.tile) {
     const int64_t keys = std::min(s.tile, s.length - first), row = s.qkv_row();
-    transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + first * s.head_dim, s.tile, s.tile);
+    transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + first * s.head_dim, s.tile,
+                   s.tile);
     transpose_tile(v + first * row, row, keys, s.head_dim, scratch.values_transposed + first * s.head_dim, s.tile,
                    s.tile);
   }

@@ -102,7 +102,8 @@ HWY_INLINE void softmax_tile(const AttentionShape& s, const ForwardScratch& scra
   std::fill_n(tile_largest, s.tile, -std::numeric_limits<float>::infinity());
   for (int64_t i = 0; i < queries; ++i) {
     const KeyRange seen = visible_keys(s, first + i, key, keys);
-    if (seen.begin < seen.end) tile_largest[i] = max_of(scratch.scores + i * s.tile + seen.begin, seen.end - seen.begin);
+    if (seen.begin < seen.end)
+      tile_largest[i] = max_of(scratch.scores + i * s.tile + seen.begin, seen.end - seen.begin);
   }
   raise_maxima(scratch, s.tile, tile_largest, shrink);
   for (int64_t i = 0; i < queries; ++i) {

@@ -132,8 +132,8 @@ std::string frontier_table(const SearchResult& result) {
     const bool first = point.devices == result.baseline_devices;
     const std::string marginal = first ? "-" : fmt::format("{:.1f} %", 100 * point.marginal_efficiency);
     fmt::format_to(std::back_inserter(text), "{:>8} {:<52} {:>10} {:>12} {:>11} {:>9.1f} % {:>9}\n", point.devices,
-                   short_text(point.strategy), seconds_text(point.step_seconds), training, usd,
-                   100 * point.efficiency, marginal);
+                   short_text(point.strategy), seconds_text(point.step_seconds), training, usd, 100 * point.efficiency,
+                   marginal);
   }
   return text;
 }

@@ -133,8 +133,10 @@ ProposedBatch propose_global_batch(const ModelSpec& model, int64_t sequence_leng
   std::string rounding = "a multiple of " + counted(unit, "device");
   if (device_counts.size() > 1) {
     rounding = common > 0 ? fmt::format("a multiple of {}, which every device count divides", unit)
-                          : fmt::format("a multiple of {}, the largest device count (counts that do not divide it "
-                                        "have fewer strategies)", unit);
+                          : fmt::format(
+                                "a multiple of {}, the largest device count (counts that do not divide it "
+                                "have fewer strategies)",
+                                unit);
   }
   return {batch, fmt::format("about {} tokens per step for {} parameters, as in the GPT-3 family (Brown et al. "
                              "2020, table 2.1), rounded to {}",

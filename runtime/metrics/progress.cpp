@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/human.h"
+
 namespace foresail {
 namespace {
 
@@ -14,15 +16,6 @@ constexpr size_t kRecentSteps = 20;
 constexpr double kTerminalIntervalSeconds = 0.1;
 
 }  // namespace
-
-std::string count_text(double value) {
-  if (!std::isfinite(value)) return "-";
-  constexpr const char* kUnits[] = {"", " k", " M", " G", " T", " P"};
-  size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < std::size(kUnits)) value /= 1000, ++unit;
-  const int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-  return fmt::format("{:.{}f}{}", value, decimals, kUnits[unit]);
-}
 
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "unknown";
@@ -37,7 +30,7 @@ std::string duration_text(double seconds) {
 std::string progress_text(const ProgressState& state) {
   std::string text = fmt::format("step {}/{}  loss {:.4f}", state.step, state.total_steps, state.loss);
   if (state.validation_loss) text += fmt::format("  validation {:.4f}", *state.validation_loss);
-  if (state.tokens_per_second > 0) text += "  " + count_text(state.tokens_per_second) + " tokens/s";
+  if (state.tokens_per_second > 0) text += "  " + figure_text(state.tokens_per_second) + " tokens/s";
   if (state.mfu) text += fmt::format("  MFU {:.1f} %", 100 * *state.mfu);
   return text + "  " + duration_text(state.remaining_seconds) + " left";
 }

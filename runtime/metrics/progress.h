@@ -21,8 +21,6 @@ struct ProgressState {
 std::string progress_text(const ProgressState& state);
 /// "4.2 s", "3 min 05 s", "2 h 07 min", "3 d 4 h".
 std::string duration_text(double seconds);
-/// "950", "18.2 k", "1.25 M": three digits.
-std::string count_text(double value);
 
 class ProgressLine {
  public:

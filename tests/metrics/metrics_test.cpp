@@ -108,10 +108,6 @@ TEST(Progress, SaysRateAndTimeLeftInWordsOfPeople) {
   EXPECT_EQ(duration_text(7620), "2 h 07 min");
   EXPECT_EQ(duration_text(273600), "3 d 4 h");
   EXPECT_EQ(duration_text(std::nan("")), "unknown");
-  EXPECT_EQ(count_text(950), "950");
-  EXPECT_EQ(count_text(18'240), "18.2 k");
-  EXPECT_EQ(count_text(1'250'000), "1.25 M");
-  EXPECT_EQ(count_text(999'900), "1.00 M");
   EXPECT_EQ(progress_text({120, 300, 2.31414, {}, 0.4131, 18'240, 185}),
             "step 120/300  loss 2.3141  18.2 k tokens/s  MFU 41.3 %  3 min 05 s left");
 }

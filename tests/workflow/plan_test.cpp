@@ -214,7 +214,8 @@ TEST(Simulate, APlanThatDoesNotFitIsStillPricedAndSaysSo) {
   const SimulateResult result = simulate_strategy(options);
   EXPECT_FALSE(result.fits);
   EXPECT_FALSE(parse_json(simulate_result_to_json(result), "simulate")["fits"].get<bool>());
-  EXPECT_NE(simulate_table(result).find("more than the 80.00 GiB of a device"), std::string::npos) << simulate_table(result);
+  EXPECT_NE(simulate_table(result).find("more than the 80.00 GiB of a device"), std::string::npos)
+      << simulate_table(result);
   EXPECT_NE(simulate_table(result).find("does not fit"), std::string::npos);
 }
 

@@ -72,10 +72,19 @@ TEST(Judge, AStepTimeThatFailsAloneNamesABusyMachine) {
 }
 
 TEST(Judge, TheTableGroupsBytesAndPrefixesRates) {
-  const std::string table = checks_table(
-      {{.name = "arena_bytes", .predicted = 1234567890.0, .measured = 999.0, .unit = "bytes", .passed = true, .why = ""},
-       {.name = "rate", .predicted = 1214.0, .measured = 3.456e9, .unit = "tokens/s", .passed = true, .why = "",
-        .label = "data: needed / supplied"}});
+  const std::string table = checks_table({{.name = "arena_bytes",
+                                           .predicted = 1234567890.0,
+                                           .measured = 999.0,
+                                           .unit = "bytes",
+                                           .passed = true,
+                                           .why = ""},
+                                          {.name = "rate",
+                                           .predicted = 1214.0,
+                                           .measured = 3.456e9,
+                                           .unit = "tokens/s",
+                                           .passed = true,
+                                           .why = "",
+                                           .label = "data: needed / supplied"}});
   for (const char* text : {"1,234,567,890", " 999 ", "1.21 k", "3.46 G", "data: needed / supplied"}) {
     EXPECT_NE(table.find(text), std::string::npos) << text << "\n" << table;
   }
