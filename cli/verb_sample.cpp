@@ -1,5 +1,6 @@
 // foresail sample CHECKPOINT --prompt TEXT
 #include <iostream>
+#include <limits>
 #include <memory>
 
 #include "cli/flags.h"
@@ -22,7 +23,7 @@ std::function<Exit()> add_sample(CLI::App& app, const RankEnvironment&) {
       ->check(CLI::Range(0.0, 100.0))
       ->type_name("NUMBER");
   app.add_option("--seed", options.seed, "The same seed draws the same text (default: 1)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()))
       ->type_name("N");
   app.add_option("--threads", options.threads, "Threads (default: all cores)")
       ->check(CLI::Range(1, 4096))

@@ -1,5 +1,6 @@
 #include "workflow/workspace.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
@@ -34,7 +35,8 @@ void list_workspace(SearchRequest& request) {
   const int threads_before = thread_count();
   std::map<std::string, int64_t> used;
   for (const int64_t devices : request.device_counts) {
-    const Target target = target_for(request.machine, request.stack, devices);
+    Target target = target_for(request.machine, request.stack, devices);
+    target.workspace_bytes.clear();    // a profile's figures may be of fewer threads than these devices have
     set_thread_count(target.threads);  // a library describes its products for the team that will run them
     const auto device = make_cpu_device(target.threads);
     for (const Strategy& strategy : space_of(request, devices).strategies) {
@@ -43,7 +45,10 @@ void list_workspace(SearchRequest& request) {
     }
   }
   set_thread_count(threads_before);
-  request.machine.workspace_bytes.merge(used);
+  for (const auto& [signature, bytes] : used) {
+    int64_t& listed = request.machine.workspace_bytes[signature];
+    listed = std::max(listed, bytes);
+  }
 }
 
 }  // namespace foresail

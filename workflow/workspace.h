@@ -7,8 +7,8 @@
 namespace foresail {
 
 /// For a profiled machine with the processor of this host: adds to `request.machine.workspace_bytes` what the cpu back end
-/// asks for in every strategy of the request's space, at the threads that the device count gives. Entries that the profile
-/// listed stay as they are. Does nothing for other machines: their targets hold what was measured there, or bounds.
+/// asks for in every strategy of the request's space, at the threads that the device count gives; entries that the profile
+/// listed only grow. Does nothing for other machines: their targets hold what was measured there, or bounds.
 void list_workspace(SearchRequest& request);
 
 }  // namespace foresail
