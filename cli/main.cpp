@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <new>
@@ -121,6 +122,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return static_cast<int>(
         say(Error(Exit::environment_failed, "memory", "this machine has none left", "close other programs")));
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot even be looked at
+    return static_cast<int>(say(
+        Error(Exit::bad_input, error.path1().string(), error.code().message(), "check the path and its permissions")));
   } catch (const std::exception& error) {
     return static_cast<int>(say(Error(Exit::environment_failed, "foresail", error.what(),
                                       "this is a defect of foresail: please report it with the command line")));

@@ -1,5 +1,6 @@
 #include "workflow/train.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -8,6 +9,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/log.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/io/folder_lock.h"
@@ -115,12 +117,22 @@ void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLo
            setup.plan.model_name, setup.arena_bytes);
 }
 
+/// What a rank would find out, said before any starts. A run that never finished a checkpoint starts at step 0.
+void check_checkpoints(const TrainOptions& options) {
+  if (options.init) Checkpoint(*options.init).check_files();
+  if (!options.resume || (!options.resume_step && !holds_checkpoints(options.out))) return;
+  const std::vector<CheckpointEntry> entries = list_checkpoints(options.out);
+  const bool some = std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.complete; });
+  if (options.resume_step || !some) checkpoint_to_resume(options.out, options.resume_step);
+}
+
 }  // namespace
 
 RankCount check_train(const TrainOptions& options) {
   check_run_folder(options);
   const RankCount count = check_setup(options.plan, options.data);
   steps_of(options, load_plan(options.plan));
+  check_checkpoints(options);
   if (options.resume) read_metrics(metrics_path(options.out));
   return count;
 }

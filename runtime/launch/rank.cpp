@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <new>
 
@@ -113,6 +114,11 @@ Exit run_rank_main(const RankEnvironment& environment, const std::function<Exit(
   } catch (const std::bad_alloc&) {
     error.cause = "the machine has no memory left for it";
     error.mend = "use fewer ranks on this machine, or a plan that needs less memory";
+  } catch (const std::filesystem::filesystem_error& thrown) {  // a path that cannot even be looked at
+    error.exit = Exit::bad_input;
+    error.what += ": " + thrown.path1().string();
+    error.cause = thrown.code().message();
+    error.mend = "check the path and its permissions";
   } catch (const std::exception& thrown) {
     error.cause = thrown.what();
     error.mend = "this is a defect of foresail: please report it with the command line";

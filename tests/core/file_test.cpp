@@ -83,6 +83,33 @@ TEST_F(FileTest, WritingIntoAMissingFolderOrOverAFolderFails) {
   EXPECT_FALSE(std::filesystem::exists(folder / "taken.tmp"));
 }
 
+TEST_F(FileTest, ADeviceOrPipeIsNeverReplaced) {
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(write_file_atomically(folder / "pipe", "x"), Error);
+  EXPECT_THROW(require_writable_file(folder / "pipe"), Error);
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+}
+
+TEST_F(FileTest, ALinkIsWrittenThrough) {
+  write_file_atomically(folder / "a", "old");
+  std::filesystem::create_symlink("a", folder / "link");
+  write_file_atomically(folder / "link", "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(read_file(folder / "a"), "new");
+}
+
+TEST_F(FileTest, WhatCouldNotBeWrittenIsKnownBefore) {
+  write_file_atomically(folder / "f", "x");
+  EXPECT_NO_THROW(require_writable_file(folder / "f"));
+  EXPECT_NO_THROW(require_writable_file(folder / "new"));
+  EXPECT_NO_THROW(require_creatable_folder(folder / "new" / "deeper"));
+  EXPECT_THROW(require_writable_file(folder), Error);
+  EXPECT_THROW(require_writable_file(folder / "no" / "new"), Error);
+  EXPECT_THROW(require_writable_file(folder / "f" / "new"), Error);
+  EXPECT_THROW(require_creatable_folder(folder / "f" / "new"), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder / "new")) << "asking creates nothing";
+}
+
 TEST_F(FileTest, CreatesFoldersWithParentsAndRefusesOverAFile) {
   create_folder(folder / "x" / "y");
   create_folder(folder / "x" / "y");

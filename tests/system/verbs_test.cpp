@@ -71,7 +71,7 @@ TEST_F(System, CheckpointsThatAreNotThereAreSaidToBeSo) {
   std::filesystem::create_directories(folder_ / "run");
   EXPECT_EQ(run({"checkpoint", "list", "run"}).exit_code, 0);
   EXPECT_TRUE(document_of({"checkpoint", "list", "run"}).is_object());
-  EXPECT_EQ(run({"checkpoint", "verify", "run"}).exit_code, 1);
+  expect_refused({"checkpoint", "verify", "run"}, 2, {"run"});
   expect_refused({"checkpoint", "verify", "nowhere"}, 2, {"nowhere"});
   expect_refused({"checkpoint", "diff", "nowhere", "run"}, 2, {"nowhere"});
 }
