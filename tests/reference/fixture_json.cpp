@@ -66,7 +66,7 @@ double initial_value_of(const std::string& tensor, int64_t index) {
 
 Fixture load_fixture(const std::string& name) {
   Fixture fixture;
-  fixture.folder = std::filesystem::path(__FILE__).parent_path() / "fixtures" / name;
+  fixture.folder = std::filesystem::path(TEST_FOLDER) / "fixtures" / name;
   fixture.model = load_model(fixture.folder.string());
   const Json json = read_json_file(fixture.folder / "fixture.json");
   const JsonObject object(json, name);

@@ -15,7 +15,7 @@
 namespace foresail {
 namespace {
 
-std::filesystem::path excerpt() { return std::filesystem::path(__FILE__).parent_path() / "published_excerpt.csv"; }
+std::filesystem::path excerpt() { return std::filesystem::path(TEST_FOLDER) / "published_excerpt.csv"; }
 
 const ValidatedRow& row_of(const ValidateResult& result, const std::string& id) {
   for (const ValidatedRow& row : result.rows) {
