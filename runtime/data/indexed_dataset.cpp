@@ -54,6 +54,7 @@ int64_t widen(const std::byte* from, std::span<int32_t> out) {
     if constexpr (sizeof(T) > sizeof(int32_t)) {
       if (value > std::numeric_limits<int32_t>::max() && bad < 0) bad = i;
     }
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): the token type i8 holds numbers, not characters
     out[static_cast<size_t>(i)] = static_cast<int32_t>(value);
   }
   return bad;
