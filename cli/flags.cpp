@@ -35,8 +35,8 @@ int64_t whole(double value, const std::string& text, const std::string& flag, co
 }
 
 CLI::Option* add_text_option(CLI::App& app, const std::string& name, const std::string& help, const std::string& kind,
-                             std::function<void(const std::string&)> take) {
-  return app.add_option_function<std::string>(name, std::move(take), help)->type_name(kind);
+                             const std::function<void(const std::string&)>& take) {
+  return app.add_option_function<std::string>(name, take, help)->type_name(kind);
 }
 
 }  // namespace

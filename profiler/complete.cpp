@@ -42,7 +42,7 @@ void complete_machine(Machine& machine, int devices) {
   machine.kind = "profiled";
   machine.cores = cores_of_host();
   machine.devices = machine.devices_per_node = devices;
-  machine.device.memory_bytes = {static_cast<double>(memory_of_host_bytes() / devices),
+  machine.device.memory_bytes = {static_cast<double>(memory_of_host_bytes()) / devices,
                                  "the host's memory over its devices"};
   if (machine.tables.empty()) return;
   const ProfileTable& table = fullest(machine);

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "core/digest.h"
@@ -14,8 +13,12 @@ namespace foresail {
 namespace {
 
 constexpr const char* kSchema = "foresail.program/1";
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+// Bounds of what a dump may hold, far beyond any machine and small enough that sums and products stay in 64 bits.
+constexpr int64_t kMost = int64_t{1} << 48;
+constexpr int64_t kLeast = -kMost;
+constexpr int64_t kMostAttribute = int64_t{1} << 28;
+constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
+constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
 constexpr const char* kRegisterNames[] = {"absolute", "parameter", "gradient", "master", "moment1",
                                           "moment2",  "saved",     "x_in",     "x_out",  "data"};
@@ -93,7 +96,7 @@ OpAttributes attributes_from(const JsonObject& object) {
   for (const AttributeField& field : kAttributeFields) {
     known.emplace_back(field.name);
     if (field.integer != nullptr) {
-      attributes.*field.integer = object.get_int(field.name, attributes.*field.integer, 0, kMost);
+      attributes.*field.integer = object.get_int(field.name, attributes.*field.integer, 0, kMostAttribute);
     } else {
       attributes.*field.real = object.get_number(field.name, attributes.*field.real, 0, 1e300);
     }
@@ -114,6 +117,14 @@ Json json_of(const Buffer& buffer) {
           {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
 }
 
+std::vector<int64_t> bounded_ints(const JsonObject& object, const std::string& key) {
+  std::vector<int64_t> values = object.get_ints(key);
+  for (const int64_t value : values) {
+    if (value < kLeast || value > kMost) object.fail(key, "a number is beyond any memory", "check the dump");
+  }
+  return values;
+}
+
 DType dtype_from(const JsonObject& object, const std::string& key) {
   const auto dtype = dtype_from_name(object.require_string(key));
   if (!dtype) object.fail(key, "unknown element type", "use one of f64, f32, bf16, f16, i32");
@@ -129,9 +140,10 @@ Buffer buffer_from(const JsonObject& object) {
   double elements = 1;
   for (const int64_t size : buffer.type.shape) {
     if (size < 0) object.fail("shape", "a size is negative", "sizes are 0 or more");
-    elements *= static_cast<double>(size);
+    elements *= std::max(1.0, static_cast<double>(size));
   }
-  if (elements > 0x1p60) object.fail("shape", "the tensor is larger than any memory", "check the sizes");
+  if (elements > static_cast<double>(kMost))
+    object.fail("shape", "the tensor is larger than any memory", "check the sizes");
   buffer.memory = value_in<MemoryKind>(kMemoryNames, object, "memory");
   return buffer;
 }
@@ -236,7 +248,7 @@ Json json_of(const ArenaMap& arena) {
 ArenaMap arena_from(const JsonObject& object) {
   ArenaMap arena;
   for (const SegmentField& field : kSegments) {
-    const auto values = object.get_ints(field.name);
+    const auto values = bounded_ints(object, field.name);
     if (values.size() != 2) object.fail(field.name, "a segment is [offset, bytes]", "check the dump");
     arena.*field.segment = {values[0], values[1]};
   }
@@ -277,7 +289,7 @@ void read_calls(const JsonObject& object, Program& program) {
           static_cast<int32_t>(call.require_int("block", 0, static_cast<int64_t>(program.blocks.size()) - 1));
       result.layer = static_cast<int32_t>(call.require_int("layer", -1, 1 << 20));
       result.leaves_stage = call.get_bool("leaves_stage", false);
-      const auto base = call.get_ints("base");
+      const auto base = bounded_ints(call, "base");
       if (base.size() != result.base.size()) call.fail("base", "the register file has another size", "dump it again");
       std::copy(base.begin(), base.end(), result.base.begin());
       program.calls[phase].push_back(result);
@@ -345,15 +357,15 @@ Program read_program(const std::string& text, const std::string& source) {
   program.mesh.dp = static_cast<int32_t>(mesh.require_int("dp", 1, 1 << 20));
   program.mesh.tp = static_cast<int32_t>(mesh.require_int("tp", 1, 1 << 20));
   program.stage = static_cast<int32_t>(object.require_int("stage", 0, program.mesh.pp - 1));
-  program.micro_batches = object.require_int("micro_batches", 1, 1 << 24);
+  program.micro_batches = object.require_int("micro_batches", 1, kMostMicroBatches);
   program.rows_per_micro_batch = object.require_int("rows_per_micro_batch", 1, kMost);
   program.sequence_length = object.require_int("sequence_length", 1, kMost);
   program.precision = precision_from(object.require_object("precision"));
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
   program.arena = arena_from(object.require_object("arena"));
   program.slot_bytes = object.require_int("slot_bytes", 0, kMost);
-  program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMost);
-  program.slots = static_cast<int32_t>(object.require_int("slots", 0, 1 << 24));
+  program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMostDataBytes);
+  program.slots = static_cast<int32_t>(object.require_int("slots", 0, kMostSlots));
   program.alignment = object.require_int("alignment", 1, 1 << 20);
   program.reads_tokens = object.get_bool("reads_tokens", false);
   program.reads_targets = object.get_bool("reads_targets", false);

@@ -134,7 +134,8 @@ void MpiCommunicator::create_groups(const std::vector<std::vector<int>>& groups)
       group.rank = static_cast<int>(self - members.begin());
       if (group.size > 1) {
         std::unique_ptr<Team>& team = teams_[members];
-        if (!team) team = make_team(members, static_cast<int>(groups_.size()) % (largest_tag_ + 1));
+        if (!team)
+          team = make_team(members, static_cast<int>(groups_.size() % (static_cast<size_t>(largest_tag_) + 1)));
         group.team = team.get();
       }
     }

@@ -120,10 +120,10 @@ TEST(Executor, TokensAndTargetsAreTheMicroBatchsOwn) {
 }
 
 /// The tiny Program's forward block with communication appended.
-TinyProgram with_communication(std::vector<Instruction> extra) {
+TinyProgram with_communication(const std::vector<Instruction>& extra) {
   TinyProgram tiny = tiny_program(DType::f64);
   Block& block = tiny.program.blocks[1];
-  for (Instruction& instruction : extra) block.instructions.push_back(instruction);
+  for (const Instruction& instruction : extra) block.instructions.push_back(instruction);
   tiny.program.mesh = Mesh{.pp = 2, .dp = 2, .tp = 2};
   return tiny;
 }

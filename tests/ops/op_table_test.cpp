@@ -57,7 +57,7 @@ TEST(Flops, OfTheThreeProductsOfALinearLayerAreEqual) {
 }
 
 TEST(Flops, OfCausalAttentionCountThePairsThatAreComputed) {
-  EXPECT_EQ(flops_of(attention(16, 0)), 4.0 * 2 * 4 * 8 * (16 * 17 / 2));
+  EXPECT_EQ(flops_of(attention(16, 0)), 4.0 * 2 * 4 * 8 * 136);
   EXPECT_EQ(flops_of(attention(16, 1)), 4.0 * 2 * 4 * 8 * 16);
   EXPECT_EQ(flops_of(attention(16, 16)), flops_of(attention(16, 0)));
   EXPECT_LT(flops_of(attention(16, 5)), flops_of(attention(16, 0)));

@@ -79,7 +79,7 @@ TEST_F(BadInput, AFileOfAnotherKindIsNotTaken) {
 }
 
 TEST_F(BadInput, ModelFieldsAreChecked) {
-  const auto set = [](const char* key, Json value) {
+  const auto set = [](const char* key, const Json& value) {
     return Edit{[key, value](Json& model) { model[key] = value; }, key};
   };
   expect_all_refused("tiny.json", {"model", "edited.json"},

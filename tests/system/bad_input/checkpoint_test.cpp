@@ -27,7 +27,7 @@ class BadCheckpoint : public SmallTraining {
     std::filesystem::copy(prepared() / "run", folder_ / "run", std::filesystem::copy_options::recursive);
   }
 
-  void expect_resume_refused(std::vector<std::string> words, const std::vector<std::string>& parts) {
+  void expect_resume_refused(const std::vector<std::string>& words, const std::vector<std::string>& parts) {
     const auto before = tree("run");
     expect_refused_while_running(words, 2, parts);
     EXPECT_TRUE(tree("run") == before) << "the refused run has changed its folder: " << testing::PrintToString(words);
