@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 
 #include "core/parallel.h"
 #include "kernels/device.h"
@@ -39,9 +41,10 @@ void list_workspace(SearchRequest& request) {
     target.workspace_bytes.clear();    // a profile's figures may be of fewer threads than these devices have
     set_thread_count(target.threads);  // a library describes its products for the team that will run them
     const auto device = make_cpu_device(target.threads);
-    for (const Strategy& strategy : space_of(request, devices).strategies) {
-      if (strategy.recompute == Recompute::none)
-        add_used(request, strategy, target, *device, used);  // full replays the same ops
+    std::set<std::string> seen;
+    for (Strategy strategy : space_of(request, devices).strategies) {
+      strategy.recompute = Recompute::none;  // full replays the same ops
+      if (seen.insert(to_text(strategy)).second) add_used(request, strategy, target, *device, used);
     }
   }
   set_thread_count(threads_before);
