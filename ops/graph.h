@@ -21,6 +21,7 @@ enum class DimName : uint8_t {
   heads,
   qk_heads,   ///< heads + kv_heads
   attention,  ///< heads * head_dim
+  kv,         ///< 2 * kv_heads * head_dim, held by several tp ranks if there are fewer KV heads than tp ranks
   ffn,
   gate_up,  ///< 2 * ffn
   vocabulary,
@@ -89,6 +90,10 @@ enum class NodeCollective : uint8_t {
   none,
   all_reduce_tensor,  ///< partial sums over tp -> their sum; in place
   all_gather_tensor,  ///< [..] -> [P, ..] over tp
+  all_gather_rows,      ///< sequence parallelism: [T/P, ..] -> [T, ..] over tp
+  reduce_scatter_rows,  ///< sequence parallelism: partial sums [T, ..] -> this rank's rows of their sum [T/P, ..]
+  all_to_all_context,   ///< [C, ..] -> [C, ..] over cp: part c goes to context rank c
+  ring_shift_context,   ///< [..] -> what the previous context rank had
 };
 
 struct Node {

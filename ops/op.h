@@ -2,7 +2,9 @@
 // an operator is its own matter. The operand conventions below bind every back end.
 //
 // Notation: T rows (tokens of a micro-batch = sequences x S), S = sequence_length, H = hidden, A heads and G KV heads on
-// this rank, D = head_dim, F = FFN columns on this rank, V = vocabulary rows on this rank, P = tensor-parallel degree.
+// this rank, D = head_dim, F = FFN columns on this rank, V = vocabulary rows on this rank, P = tensor-parallel degree,
+// C = context-parallel degree (`context_parallel`). Under context parallelism S is what a rank holds of each sequence;
+// which positions those are, kernels/row_map.h says.
 // "accum" outputs are read, added to and written back. Tensors are dense and row-major.
 #pragma once
 
@@ -48,6 +50,15 @@ enum class OpKind : uint8_t {
   attention_scores_backward,   ///< dscores, qkv -> accum dqkv (q and k parts)
   attention_softmax_backward,  ///< dp, p -> dscores; in place allowed
   attention_context_backward,  ///< do, p, qkv -> dp, dqkv (v part set, q and k parts set to 0)
+  split_qkv,  ///< qkv[T,(A+2G)D] -> q[T,A*D], kv[T,2G*D] (key heads, then value heads)
+  join_qkv,   ///< q, kv -> qkv; each is the other's derivative
+  // Context parallelism. A ring step attends to the keys and values that began at context rank (own - `ring_step`) mod C.
+  ring_attention,           ///< q, kv [, o, lse of the steps before] -> o, lse of all steps so far; in place
+  ring_attention_backward,  ///< do, q, kv, o, lse (final) [, dq, dkv so far] -> dq[T,A*D], dkv[T,2G*D]; in place
+  heads_split,  ///< x[T,W] -> [C,T,W/C]: part c has the c-th share of the q, k and v heads (kv_heads = 0: of the heads)
+  heads_merge,  ///< [C,T,W/C] -> x[T,W]; each is the other's derivative
+  rows_merge,   ///< [C,T,W] -> x[C*T,W]: rows of context rank c go to their positions in whole sequences
+  rows_split,   ///< x[C*T,W] -> [C,T,W]; each is the other's derivative
   // Element-wise.
   gelu,                ///< x -> y, tanh approximation
   gelu_backward,       ///< dy, x -> dx
@@ -56,6 +67,8 @@ enum class OpKind : uint8_t {
   swiglu,              ///< gu[T,2F] (gate columns, then up columns) -> y[T,F] = silu(gate) * up
   swiglu_backward,     ///< dy[T,F], gu -> dgu[T,2F]; in place over gu allowed
   add,                 ///< a, b -> a + b; in place allowed
+  copy,                ///< x -> x
+  cast,                ///< x -> x in the output's element type
   dropout,             ///< x -> x * mask / (1 - probability); its own derivative; in place allowed; `random_site`
   // Loss. Targets < 0 are not counted. The weight of a token is StepInputs::inverse_valid_tokens.
   cross_entropy_stats,  ///< logits[T,V], targets i32[T] -> stats[T,3] = local max, sum exp(x - max), target logit or 0
@@ -74,8 +87,9 @@ inline constexpr int kOpKindCount = static_cast<int>(OpKind::count_);
 
 /// Which ranks of a group add their share to a sum of a quantity that several of them hold.
 enum class CountRule : uint8_t {
-  every_tensor_rank,  ///< sharded over tp: each tp rank of data rank 0 counts its shard
-  tensor_rank_zero,   ///< replicated over tp: only tp rank 0 of data rank 0 counts
+  every_tensor_rank,  ///< sharded over tp: each tp rank of replica 0 counts its shard
+  tensor_rank_zero,   ///< replicated over tp: only tp rank 0 of replica 0 counts
+  first_copy,         ///< KV heads held by several tp ranks: only the first of `kv_copies` neighbours counts
   nobody,             ///< a second holder of a tied weight
 };
 
@@ -84,7 +98,10 @@ enum class RopeScaling : uint8_t { none, linear, llama3 };
 
 /// The attributes of all kinds in one plain record; a kind reads only its own. Sizes are this rank's.
 struct OpAttributes {
-  int64_t sequence_length = 0;
+  int64_t sequence_length = 0;  ///< rows of each sequence on this rank
+  int64_t context_parallel = 1;  ///< degree over which sequences are cut; positions follow from the context rank
+  bool rows_cut = false;         ///< sequence parallelism: the rows are this tensor rank's share of the micro-batch
+  int64_t ring_step = 0;         ///< of ring attention
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t window = 0;       ///< sliding-window attention: keys within the last `window` positions; 0 = all
   double scale = 0;         ///< of attention scores

@@ -22,11 +22,14 @@ struct StepInputs {
 /// Where a kernel runs: this rank's coordinates and the micro-batch it works on.
 struct KernelContext {
   const StepInputs* step = nullptr;
-  int64_t first_row = 0;  ///< row of the global batch (sequence index x S) of row 0 of this micro-batch
+  int64_t first_row = 0;  ///< row of the global batch (sequence index x whole length) where this micro-batch begins
   int32_t layer = 0;      ///< global layer number
   int32_t tensor_rank = 0;
   int32_t tensor_size = 1;  ///< tensor-parallel degree
-  int32_t data_rank = 0;
+  int32_t context_rank = 0;
+  int32_t context_size = 1;  ///< context-parallel degree
+  int32_t replica_rank = 0;  ///< among the ranks that hold the same shard (without ZeRO: the same weights)
+  int32_t kv_copies = 1;     ///< tp neighbours that hold the same KV head
 };
 
 }  // namespace foresail

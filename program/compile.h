@@ -38,14 +38,24 @@ Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Pr
 /// same Program is compiled anywhere.
 std::map<std::string, int64_t> used_workspaces(const Program& program);
 
-/// What a rank holds of every logical tensor; `tensor_rank` picks the shard. Order: embedding, layers, head.
-std::vector<ParameterSlice> parameter_slices(const ModelSpec& model, const Strategy& strategy, int stage,
-                                             int tensor_rank);
+/// What a rank holds of every logical tensor, in the coordinates of each kind of segment. Without ZeRO the three lists
+/// are equal. ZeRO-1 cuts the state and, once reduced, the gradients (their slices lie inside the whole segment); ZeRO-2
+/// keeps only a shard of the gradients; ZeRO-3 also of the parameters. Order: embedding, layers by chunk, head.
+struct RankSlices {
+  std::vector<ParameterSlice> parameters;
+  std::vector<ParameterSlice> gradients;  ///< after reduction
+  std::vector<ParameterSlice> state;      ///< master copy and both moments
+};
+RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place);
 
-/// First layer and number of layers of each stage (sizes differ by at most one, larger stages first).
+/// The mesh of a strategy for this model: Mesh::of with its KV heads.
+Mesh mesh_of(const ModelSpec& model, const Strategy& strategy);
+
+/// First layer and number of layers.
 struct StageLayers {
   int64_t first = 0, count = 0;
 };
-std::vector<StageLayers> stage_layers(int64_t layers, int64_t stages);
+/// By virtual stage: Strategy::stage_layers, or sizes that differ by at most one, larger ones first.
+std::vector<StageLayers> stage_layers(int64_t layers, const Strategy& strategy);
 
 }  // namespace foresail

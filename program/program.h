@@ -15,18 +15,24 @@
 
 namespace foresail {
 
-/// Base addresses that an execution of a block supplies. Address = arena + base[register] + offset.
+/// Base addresses that an execution of a block supplies. Address = arena + base[register] + offset, and for buffers with a
+/// shard stride + shard rank * stride.
 enum class Register : uint8_t {
-  absolute,   ///< base 0: scratch, step inputs, metrics, constants
-  parameter,  ///< this layer's region of each persistent segment
-  gradient,
+  absolute,         ///< base 0: step inputs, metrics, constants
+  parameter,        ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
+  gradient,         ///< accumulators that compute adds to: part of the gradients, or transient (ZeRO-2 and 3)
+  parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
+  gradient_shard,   ///< the reduced gradient that norm and optimizer read: without ZeRO the same as `gradient`
   master,
   moment1,
   moment2,
-  saved,  ///< this layer's region of the micro-batch's slot: its input hidden states, then kept activations
-  x_in,   ///< hidden states entering the layer (in the slot)
-  x_out,  ///< hidden states leaving it (in the slot)
-  data,   ///< tokens and targets of the micro-batch
+  saved,            ///< this layer's region of the micro-batch's slot: its input hidden states, then kept activations
+  carried,          ///< this layer's region of what is kept from backward to the weight gradient
+  x_in,             ///< hidden states entering the layer (in the slot)
+  x_out,            ///< hidden states leaving it (in the slot)
+  hidden_gradient,  ///< gradient of the hidden states: enters as the output's, leaves as the input's
+  data,             ///< tokens and targets of the micro-batch
+  scratch,          ///< temporaries of this execution
   count_
 };
 inline constexpr int kRegisterCount = static_cast<int>(Register::count_);
@@ -41,21 +47,44 @@ struct Buffer {
   int64_t offset = 0;
   TensorType type;
   MemoryKind memory = MemoryKind::scratch;
+  int64_t shard_stride = 0;  ///< bytes between the shards of neighbouring shard ranks; 0: the same address on all
 };
 
-enum class InstructionKind : uint8_t { op, all_reduce, all_gather, send, receive, wait_send };
+enum class InstructionKind : uint8_t {
+  op,
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,  ///< part i of the input goes to group rank i, part j of the output comes from group rank j
+  ring_shift,  ///< the input goes to the next group rank, the output comes from the previous one
+  send,
+  receive,
+  wait_send,
+};
+/// Between ranks of a group, as opposed to an operator or a message between stages.
+bool is_collective(InstructionKind kind);
 
 enum class Queue : uint8_t { compute, inline_comm, bulk_comm, pipeline, host_copy };
 
 /// Why the time of an instruction is spent; the keys of `time` in the JSON.
-enum class TimeKind : uint8_t { compute, recompute, tensor_comm, data_comm, pipeline_comm, optimizer };
+enum class TimeKind : uint8_t {
+  compute,
+  recompute,
+  tensor_comm,
+  context_comm,
+  data_comm,
+  pipeline_comm,
+  optimizer,
+};
 
 struct Instruction {
   InstructionKind kind = InstructionKind::op;
   OpKind op{};
   OpAttributes attributes;
-  /// Buffers of the block. all_reduce: inputs[0] is outputs[0]. all_gather: inputs[0] into outputs[0], in group order.
-  /// send: inputs[0]. receive: outputs[0]. wait_send: none; it completes every outstanding send of its channel.
+  /// Buffers of the block. all_reduce: inputs[0] is outputs[0]. all_gather: inputs[0] into outputs[0], in group order; the
+  /// input may be this rank's part of the output. reduce_scatter: this rank's part of the sum of inputs[0] into outputs[0],
+  /// which may be that part of the input. all_to_all and ring_shift: equal sizes, disjoint. send: inputs[0]. receive:
+  /// outputs[0]. wait_send: none; it completes every outstanding send of its channel.
   std::vector<int32_t> inputs, outputs;
   int32_t workspace = -1;  ///< buffer, or -1
   Queue queue = Queue::compute;
@@ -63,7 +92,8 @@ struct Instruction {
   std::vector<int32_t> waits;          ///< earlier instructions of this block on other queues
   GroupKind group = GroupKind::world;  ///< of a collective
   int32_t peer_stage = 0;              ///< of send and receive: the other pipeline stage
-  int32_t channel = 0;                 ///< 0 activations, 1 gradients: part of the message tag
+  /// Part of the message tag: 2 * (virtual stage before the boundary) + (0 activations, 1 gradients).
+  int32_t channel = 0;
 };
 
 /// All instructions of one kind of layer in one phase.
@@ -73,16 +103,26 @@ struct Block {
   std::vector<Instruction> instructions;
 };
 
-enum class Phase : uint8_t { startup, begin_step, forward, backward, reduce_gradients, grad_norm, update };
-inline constexpr int kPhaseCount = 7;
+enum class Phase : uint8_t {
+  startup,
+  begin_step,
+  forward,
+  backward,
+  weight_gradient,  ///< the second half of a split backward (zero-bubble schedules)
+  reduce_gradients,
+  grad_norm,
+  update,
+};
+inline constexpr int kPhaseCount = 8;
 std::string_view name_of(Phase phase);
 
-/// One execution of a block in a phase. Registers `saved`, `x_in` and `x_out` are relative to the slot's base, `data` to
-/// the micro-batch's; the others are final.
+/// One execution of a block in a phase. Registers `saved`, `x_in` and `x_out` are relative to the slot's base, `carried`
+/// to the carried slot's, `data` to the micro-batch's; the others are final.
 struct Call {
   int32_t block = 0;
   int32_t layer = -1;         ///< global layer number; -1 for embedding, head and bookkeeping
-  bool leaves_stage = false;  ///< x_out is final: the hidden states leave the layers through scratch, not the slot
+  bool leaves_stage = false;  ///< x_out is final: the hidden states leave the chunk through scratch, not the slot
+  bool last_only = false;     ///< only for the chunk's last micro-batch of the step (overlapped gradient reduction)
   RegisterFile base{};
 };
 
@@ -91,20 +131,35 @@ struct ScheduleEntry {
   Phase phase{};
   int32_t chunk = 0;
   int32_t micro_batch = -1;
-  int32_t slot = 0;
+  int32_t slot = 0;          ///< of the chunk: from forward to the end of backward or weight_gradient
+  int32_t carried_slot = 0;  ///< of the chunk: from backward to weight_gradient
+  bool last = false;         ///< the last execution of (phase, chunk) in the step
+};
+
+/// The layers of one virtual stage on this rank and the slots of their micro-batches in flight.
+struct Chunk {
+  int32_t virtual_stage = 0;
+  int32_t first_layer = 0, layers = 0;
+  int64_t slots_offset = 0;  ///< of slot 0 in the arena
+  int64_t slot_bytes = 0;
+  int32_t slots = 0;           ///< micro-batches in flight
+  int64_t carried_offset = 0;  ///< of carried slot 0 in the arena
+  int64_t carried_bytes = 0;
+  int32_t carried_slots = 0;  ///< micro-batches between backward and weight gradient
 };
 
 /// Which rectangle of which logical tensor this rank holds, and where. Elements of a row are contiguous; rows follow each
-/// other at (column_end - column_begin).
+/// other at `row_stride`.
 struct ParameterSlice {
   std::string tensor;          ///< Hugging Face name with the layer number
   std::vector<int64_t> shape;  ///< global: [rows, columns] or [n]
   int64_t row_begin = 0, row_end = 0, column_begin = 0, column_end = 0;
-  int64_t element_offset = 0;  ///< of (row_begin, column_begin) in every persistent parameter-shaped segment
+  int64_t element_offset = 0;  ///< of (row_begin, column_begin) in the segment
+  int64_t row_stride = 0;      ///< elements from row to row: more than the columns where padding follows them
   Init init;
   bool decay = true;
   bool transposed_in_file = false;
-  bool replicated = false;     ///< every tp rank holds the same rectangle
+  bool replicated = false;     ///< a lower tp rank holds the same rectangle
   bool second_holder = false;  ///< of a tied weight: not stored, not counted again
 
   int64_t elements() const { return (row_end - row_begin) * (column_end - column_begin); }
@@ -116,12 +171,12 @@ struct Segment {
 };
 
 struct ArenaMap {
-  Segment parameters, gradients, master, moment1, moment2;  ///< persistent, parameter-shaped
+  Segment parameters, gradients, master, moment1, moment2;  ///< persistent, parameter-shaped (whole or this shard)
   Segment step_inputs;                                      ///< one StepInputs
   Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
   Segment constants;
   Segment data;   ///< per micro-batch: tokens i32[T], then targets i32[T]
-  Segment slots;  ///< kept activations
+  Segment slots;  ///< kept activations of all chunks, then what they carry from backward to weight gradient
   Segment scratch;
   int64_t persistent_bytes = 0;  ///< end of what survives a step; equal in all Programs of a set
   int64_t bytes = 0;
@@ -131,33 +186,44 @@ struct Program {
   std::string name;  ///< "train", "evaluate", "logits"
   Mesh mesh;
   int32_t stage = 0;
-  int64_t micro_batches = 1;  ///< per rank and step
-  int64_t rows_per_micro_batch = 0;
-  int64_t sequence_length = 0;
+  int32_t zero_stage = 0;
+  int64_t micro_batches = 1;        ///< per rank and step
+  int64_t global_batch = 0;         ///< sequences of one step; micro-batches beyond it are masked (ragged)
+  int64_t rows_per_micro_batch = 0;  ///< on this rank
+  int64_t sequence_length = 0;       ///< whole sequences; a context-parallel rank holds 1 / cp of each
   Precision precision;
-  int64_t parameter_elements = 0;  ///< of each parameter-shaped segment, padding included
+  int64_t parameter_elements = 0;  ///< of the whole stage, padding included; a shard holds 1 / mesh.shard of it
   ArenaMap arena;
-  int64_t slot_bytes = 0, data_stride_bytes = 0;
-  int32_t slots = 0;  ///< micro-batches in flight
+  int64_t data_stride_bytes = 0;
   int64_t alignment = 64;
+  std::vector<Chunk> chunks;
   std::vector<Block> blocks;
-  /// Calls of each phase; forward and backward in execution order (backward starts with the head).
-  std::array<std::vector<Call>, kPhaseCount> calls;
+  /// Calls of each phase and chunk, in execution order (backward starts with the head); phases that belong to no chunk
+  /// have one list.
+  std::array<std::vector<std::vector<Call>>, kPhaseCount> calls;
   std::vector<ScheduleEntry> schedule;
   bool reads_tokens = false, reads_targets = false;
   double model_flops = 0;  ///< training_flops_per_token x tokens of the global batch (whole mesh)
 };
 
+/// The calls that `entry` executes (some only for the last micro-batch: `skips`).
+const std::vector<Call>& calls_of(const Program& program, const ScheduleEntry& entry);
+inline bool skips(const ScheduleEntry& entry, const Call& call) { return call.last_only && !entry.last; }
+/// Sequences that this rank's micro-batch holds (their context-parallel share).
+int64_t sequences_per_micro_batch(const Program& program);
+
 /// What an instruction of this Program computes, in the words of the op table.
 OpInstance op_instance(const Block& block, const Instruction& instruction);
-/// Bytes moved by a collective or message (its operand; for all_gather the gathered output).
+/// Bytes moved by a collective or message: its operand; for all_gather the gathered output, for reduce_scatter the input.
 int64_t communication_bytes(const Block& block, const Instruction& instruction);
 
 /// Registers of a call executed for `entry`.
 RegisterFile registers_for(const Program& program, const Call& call, const ScheduleEntry& entry);
 
-/// Message tag of send and receive: unique per (channel, micro-batch).
-int32_t message_tag(int32_t channel, int32_t micro_batch);
+/// Message tag of send and receive: unique per (channel, micro-batch) of a Program.
+int32_t message_tag(const Program& program, int32_t channel, int32_t micro_batch);
+/// Channels between virtual stages: two per boundary.
+int32_t channel_count(const Program& program);
 
 /// JSON (schema foresail.program/1): lossless.
 std::string dump_program(const Program& program);

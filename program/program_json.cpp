@@ -1,4 +1,4 @@
-// Lossless JSON of a Program (schema foresail.program/1).
+// Lossless JSON of a Program (schema foresail.program/2).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace foresail {
 namespace {
 
-constexpr const char* kSchema = "foresail.program/1";
+constexpr const char* kSchema = "foresail.program/2";
 // Bounds of what a dump may hold, far beyond any machine and small enough that sums and products stay in 64 bits.
 constexpr int64_t kMost = int64_t{1} << 48;
 constexpr int64_t kLeast = -kMost;
@@ -20,16 +20,21 @@ constexpr int64_t kMostAttribute = int64_t{1} << 28;
 constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
-constexpr const char* kRegisterNames[] = {"absolute", "parameter", "gradient", "master", "moment1",
-                                          "moment2",  "saved",     "x_in",     "x_out",  "data"};
+constexpr const char* kRegisterNames[] = {
+    "absolute", "parameter", "gradient", "parameter_shard", "gradient_shard",  "master", "moment1", "moment2",
+    "saved",    "carried",   "x_in",     "x_out",           "hidden_gradient", "data",   "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
-constexpr const char* kInstructionNames[] = {"op", "all_reduce", "all_gather", "send", "receive", "wait_send"};
+constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                             "ring_shift", "send",       "receive",    "wait_send"};
 constexpr const char* kQueueNames[] = {"compute", "inline_comm", "bulk_comm", "pipeline", "host_copy"};
-constexpr const char* kTimeNames[] = {"compute", "recompute", "tensor_comm", "data_comm", "pipeline_comm", "optimizer"};
-constexpr const char* kGroupNames[] = {"world", "data", "tensor", "embedding"};
-constexpr const char* kPhaseNames[] = {"startup",          "begin_step", "forward", "backward",
-                                       "reduce_gradients", "grad_norm",  "update"};
+constexpr const char* kTimeNames[] = {"compute",   "recompute",     "tensor_comm", "context_comm",
+                                      "data_comm", "pipeline_comm", "optimizer"};
+constexpr const char* kGroupNames[] = {"world", "tensor", "context", "shard", "replica", "kv_copies", "embedding"};
+static_assert(std::size(kGroupNames) == kGroupKinds);
+constexpr const char* kPhaseNames[] = {"startup",         "begin_step",       "forward",   "backward",
+                                       "weight_gradient", "reduce_gradients", "grad_norm", "update"};
+static_assert(std::size(kPhaseNames) == kPhaseCount);
 constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "nobody"};
 constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3"};
 
@@ -60,6 +65,8 @@ constexpr AttributeField kAttributeFields[] = {
     {"head_dim", &OpAttributes::head_dim, nullptr},
     {"window", &OpAttributes::window, nullptr},
     {"vocabulary", &OpAttributes::vocabulary, nullptr},
+    {"context_parallel", &OpAttributes::context_parallel, nullptr},
+    {"ring_step", &OpAttributes::ring_step, nullptr},
     {"rope_original_positions", &OpAttributes::rope_original_positions, nullptr},
     {"scale", nullptr, &OpAttributes::scale},
     {"epsilon", nullptr, &OpAttributes::epsilon},
@@ -82,6 +89,7 @@ Json json_of(const OpAttributes& attributes) {
   }
   if (attributes.random_site != 0) json["random_site"] = attributes.random_site;
   if (attributes.decay) json["decay"] = true;
+  if (attributes.rows_cut) json["rows_cut"] = true;
   if (attributes.count_rule != standard.count_rule)
     json["count_rule"] = name_in(kCountRuleNames, attributes.count_rule);
   if (attributes.rope_scaling != standard.rope_scaling) {
@@ -92,7 +100,7 @@ Json json_of(const OpAttributes& attributes) {
 
 OpAttributes attributes_from(const JsonObject& object) {
   OpAttributes attributes;
-  std::vector<std::string> known{"random_site", "decay", "count_rule", "rope_scaling"};
+  std::vector<std::string> known{"random_site", "decay", "rows_cut", "count_rule", "rope_scaling"};
   for (const AttributeField& field : kAttributeFields) {
     known.emplace_back(field.name);
     if (field.integer != nullptr) {
@@ -104,6 +112,7 @@ OpAttributes attributes_from(const JsonObject& object) {
   object.refuse_unknown_keys(known);
   attributes.random_site = static_cast<int32_t>(object.get_int("random_site", 0, 0, 15));
   attributes.decay = object.get_bool("decay", false);
+  attributes.rows_cut = object.get_bool("rows_cut", false);
   if (object.has("count_rule")) attributes.count_rule = value_in<CountRule>(kCountRuleNames, object, "count_rule");
   if (object.has("rope_scaling")) {
     attributes.rope_scaling = value_in<RopeScaling>(kRopeScalingNames, object, "rope_scaling");
@@ -112,9 +121,11 @@ OpAttributes attributes_from(const JsonObject& object) {
 }
 
 Json json_of(const Buffer& buffer) {
-  return {{"name", buffer.name},        {"base", name_in(kRegisterNames, buffer.base)},
-          {"offset", buffer.offset},    {"dtype", name_of(buffer.type.dtype)},
-          {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
+  Json json{{"name", buffer.name},        {"base", name_in(kRegisterNames, buffer.base)},
+            {"offset", buffer.offset},    {"dtype", name_of(buffer.type.dtype)},
+            {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
+  if (buffer.shard_stride != 0) json["shard_stride"] = buffer.shard_stride;
+  return json;
 }
 
 std::vector<int64_t> bounded_ints(const JsonObject& object, const std::string& key) {
@@ -145,6 +156,7 @@ Buffer buffer_from(const JsonObject& object) {
   if (elements > static_cast<double>(kMost))
     object.fail("shape", "the tensor is larger than any memory", "check the sizes");
   buffer.memory = value_in<MemoryKind>(kMemoryNames, object, "memory");
+  buffer.shard_stride = object.get_int("shard_stride", 0, 0, kMost);
   return buffer;
 }
 
@@ -161,7 +173,7 @@ Json json_of(const Instruction& instruction) {
   json["queue"] = name_in(kQueueNames, instruction.queue);
   json["time"] = name_in(kTimeNames, instruction.time);
   if (!instruction.waits.empty()) json["waits"] = instruction.waits;
-  if (instruction.kind == InstructionKind::all_reduce || instruction.kind == InstructionKind::all_gather) {
+  if (is_collective(instruction.kind)) {
     json["group"] = name_in(kGroupNames, instruction.group);
   }
   if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
@@ -197,7 +209,7 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   instruction.waits = indices_from(object, "waits", block.instructions.size());
   if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
   instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
-  instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1));
+  instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1 << 20));
   const bool needs_operands = instruction.kind != InstructionKind::wait_send;
   if (needs_operands && instruction.inputs.empty() && instruction.outputs.empty()) {
     object.fail("inputs", "the instruction has no operands", "check the dump");
@@ -268,31 +280,44 @@ Precision precision_from(const JsonObject& object) {
           dtype_from(object, "moment"),    dtype_from(object, "statistic"),  object.get_bool("master_copy", false)};
 }
 
+Json call_json(const Call& call) {
+  Json json{{"block", call.block}, {"layer", call.layer}, {"base", call.base}};
+  if (call.leaves_stage) json["leaves_stage"] = true;
+  if (call.last_only) json["last_only"] = true;
+  return json;
+}
+
 Json calls_json(const Program& program) {
   Json json = Json::object();
   for (int phase = 0; phase < kPhaseCount; ++phase) {
-    Json calls = Json::array();
-    for (const Call& call : program.calls[phase]) {
-      calls.push_back({{"block", call.block}, {"layer", call.layer}, {"base", call.base}});
-      if (call.leaves_stage) calls.back()["leaves_stage"] = true;
+    Json chunks = Json::array();
+    for (const std::vector<Call>& list : program.calls[phase]) {
+      Json calls = Json::array();
+      for (const Call& call : list) calls.push_back(call_json(call));
+      chunks.push_back({{"calls", std::move(calls)}});
     }
-    json[kPhaseNames[phase]] = std::move(calls);
+    json[kPhaseNames[phase]] = std::move(chunks);
   }
   return json;
 }
 
+Call call_from(const JsonObject& object, size_t blocks) {
+  Call call;
+  call.block = static_cast<int32_t>(object.require_int("block", 0, static_cast<int64_t>(blocks) - 1));
+  call.layer = static_cast<int32_t>(object.require_int("layer", -1, 1 << 20));
+  call.leaves_stage = object.get_bool("leaves_stage", false);
+  call.last_only = object.get_bool("last_only", false);
+  const auto base = bounded_ints(object, "base");
+  if (base.size() != call.base.size()) object.fail("base", "the register file has another size", "dump it again");
+  std::copy(base.begin(), base.end(), call.base.begin());
+  return call;
+}
+
 void read_calls(const JsonObject& object, Program& program) {
   for (int phase = 0; phase < kPhaseCount; ++phase) {
-    for (const JsonObject& call : object.get_objects(kPhaseNames[phase])) {
-      Call result;
-      result.block =
-          static_cast<int32_t>(call.require_int("block", 0, static_cast<int64_t>(program.blocks.size()) - 1));
-      result.layer = static_cast<int32_t>(call.require_int("layer", -1, 1 << 20));
-      result.leaves_stage = call.get_bool("leaves_stage", false);
-      const auto base = bounded_ints(call, "base");
-      if (base.size() != result.base.size()) call.fail("base", "the register file has another size", "dump it again");
-      std::copy(base.begin(), base.end(), result.base.begin());
-      program.calls[phase].push_back(result);
+    for (const JsonObject& chunk : object.get_objects(kPhaseNames[phase])) {
+      auto& list = program.calls[phase].emplace_back();
+      for (const JsonObject& call : chunk.get_objects("calls")) list.push_back(call_from(call, program.blocks.size()));
     }
   }
 }
@@ -304,19 +329,85 @@ Json schedule_json(const Program& program) {
                         {"chunk", entry.chunk},
                         {"micro_batch", entry.micro_batch},
                         {"slot", entry.slot}});
+    if (entry.carried_slot != 0) schedule.back()["carried_slot"] = entry.carried_slot;
+    if (entry.last) schedule.back()["last"] = true;
   }
   return schedule;
 }
 
 void read_schedule(const JsonObject& object, Program& program) {
+  const int64_t chunks = std::max<int64_t>(1, static_cast<int64_t>(program.chunks.size()));
   for (const JsonObject& entry : object.get_objects("schedule")) {
     ScheduleEntry result;
     result.phase = value_in<Phase>(kPhaseNames, entry, "phase");
-    result.chunk = static_cast<int32_t>(entry.require_int("chunk", 0, 0));
+    result.chunk = static_cast<int32_t>(entry.require_int("chunk", 0, chunks - 1));
     result.micro_batch = static_cast<int32_t>(entry.require_int("micro_batch", -1, program.micro_batches - 1));
-    result.slot = static_cast<int32_t>(entry.require_int("slot", 0, std::max(0, program.slots - 1)));
+    if (result.micro_batch >= 0 && program.chunks.empty()) entry.fail("micro_batch", "there is no chunk", "dump it again");
+    const Chunk chunk = program.chunks.empty() ? Chunk{} : program.chunks[static_cast<size_t>(result.chunk)];
+    result.slot = static_cast<int32_t>(entry.require_int("slot", 0, std::max(0, chunk.slots - 1)));
+    result.carried_slot = static_cast<int32_t>(entry.get_int("carried_slot", 0, 0, std::max(0, chunk.carried_slots - 1)));
+    result.last = entry.get_bool("last", false);
     program.schedule.push_back(result);
   }
+}
+
+Json json_of(const Chunk& chunk) {
+  return {{"virtual_stage", chunk.virtual_stage},   {"first_layer", chunk.first_layer},
+          {"layers", chunk.layers},                 {"slots_offset", chunk.slots_offset},
+          {"slot_bytes", chunk.slot_bytes},         {"slots", chunk.slots},
+          {"carried_offset", chunk.carried_offset}, {"carried_bytes", chunk.carried_bytes},
+          {"carried_slots", chunk.carried_slots}};
+}
+
+Chunk chunk_from(const JsonObject& object) {
+  Chunk chunk;
+  const auto small = [&](const char* key, int64_t most) {
+    return static_cast<int32_t>(object.require_int(key, 0, most));
+  };
+  chunk.virtual_stage = small("virtual_stage", 1 << 20);
+  chunk.first_layer = small("first_layer", 1 << 20);
+  chunk.layers = small("layers", 1 << 20);
+  chunk.slots_offset = object.require_int("slots_offset", 0, kMost);
+  chunk.slot_bytes = object.require_int("slot_bytes", 0, kMost);
+  chunk.slots = small("slots", kMostSlots);
+  chunk.carried_offset = object.require_int("carried_offset", 0, kMost);
+  chunk.carried_bytes = object.require_int("carried_bytes", 0, kMost);
+  chunk.carried_slots = small("carried_slots", kMostSlots);
+  return chunk;
+}
+
+Json json_of(const Mesh& mesh) {
+  return {{"pp", mesh.pp},
+          {"dp", mesh.dp},
+          {"cp", mesh.cp},
+          {"tp", mesh.tp},
+          {"shard", mesh.shard},
+          {"kv_copies", mesh.kv_copies},
+          {"embedding_pair", mesh.embedding_pair}};
+}
+
+Mesh mesh_from(const JsonObject& object) {
+  Mesh mesh;
+  int64_t devices = 1;
+  const auto degree = [&](const char* key) {
+    const int64_t value = object.require_int(key, 1, kMostDevices);
+    devices *= value;
+    if (devices > kMostDevices) object.fail(key, "the mesh has too many devices", "check the dump");
+    return static_cast<int32_t>(value);
+  };
+  mesh.pp = degree("pp");
+  mesh.dp = degree("dp");
+  mesh.cp = degree("cp");
+  mesh.tp = degree("tp");
+  const auto divisor = [&](const char* key, int32_t whole) {
+    const int64_t value = object.get_int(key, 1, 1, whole);
+    if (whole % value != 0) object.fail(key, "it does not divide its ranks", "check the dump");
+    return static_cast<int32_t>(value);
+  };
+  mesh.shard = divisor("shard", mesh.data_ranks());
+  mesh.kv_copies = divisor("kv_copies", mesh.tp);
+  mesh.embedding_pair = object.get_bool("embedding_pair", true);
+  return mesh;
 }
 
 }  // namespace
@@ -324,22 +415,24 @@ void read_schedule(const JsonObject& object, Program& program) {
 std::string dump_program(const Program& program) {
   Json json{{"schema", kSchema},
             {"name", program.name},
-            {"mesh", {{"pp", program.mesh.pp}, {"dp", program.mesh.dp}, {"tp", program.mesh.tp}}},
+            {"mesh", json_of(program.mesh)},
             {"stage", program.stage},
+            {"zero_stage", program.zero_stage},
+            {"global_batch", program.global_batch},
             {"micro_batches", program.micro_batches},
             {"rows_per_micro_batch", program.rows_per_micro_batch},
             {"sequence_length", program.sequence_length},
             {"precision", json_of(program.precision)},
             {"parameter_elements", program.parameter_elements},
             {"arena", json_of(program.arena)},
-            {"slot_bytes", program.slot_bytes},
             {"data_stride_bytes", program.data_stride_bytes},
-            {"slots", program.slots},
             {"alignment", program.alignment},
             {"reads_tokens", program.reads_tokens},
             {"reads_targets", program.reads_targets},
             {"model_flops", program.model_flops},
+            {"chunks", Json::array()},
             {"blocks", Json::array()}};
+  for (const Chunk& chunk : program.chunks) json["chunks"].push_back(json_of(chunk));
   for (const Block& block : program.blocks) json["blocks"].push_back(json_of(block));
   json["calls"] = calls_json(program);
   json["schedule"] = schedule_json(program);
@@ -352,24 +445,22 @@ Program read_program(const std::string& text, const std::string& source) {
   object.require_schema(kSchema);
   Program program;
   program.name = object.require_string("name");
-  const JsonObject mesh = object.require_object("mesh");
-  program.mesh.pp = static_cast<int32_t>(mesh.require_int("pp", 1, 1 << 20));
-  program.mesh.dp = static_cast<int32_t>(mesh.require_int("dp", 1, 1 << 20));
-  program.mesh.tp = static_cast<int32_t>(mesh.require_int("tp", 1, 1 << 20));
+  program.mesh = mesh_from(object.require_object("mesh"));
   program.stage = static_cast<int32_t>(object.require_int("stage", 0, program.mesh.pp - 1));
+  program.zero_stage = static_cast<int32_t>(object.get_int("zero_stage", 0, 0, 3));
+  program.global_batch = object.get_int("global_batch", 0, 0, kMost);
   program.micro_batches = object.require_int("micro_batches", 1, kMostMicroBatches);
   program.rows_per_micro_batch = object.require_int("rows_per_micro_batch", 1, kMost);
   program.sequence_length = object.require_int("sequence_length", 1, kMost);
   program.precision = precision_from(object.require_object("precision"));
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
   program.arena = arena_from(object.require_object("arena"));
-  program.slot_bytes = object.require_int("slot_bytes", 0, kMost);
   program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMostDataBytes);
-  program.slots = static_cast<int32_t>(object.require_int("slots", 0, kMostSlots));
   program.alignment = object.require_int("alignment", 1, 1 << 20);
   program.reads_tokens = object.get_bool("reads_tokens", false);
   program.reads_targets = object.get_bool("reads_targets", false);
   program.model_flops = object.require_number("model_flops", 0, 1e300);
+  for (const JsonObject& chunk : object.get_objects("chunks")) program.chunks.push_back(chunk_from(chunk));
   for (const JsonObject& block : object.get_objects("blocks")) program.blocks.push_back(block_from(block));
   read_calls(object.require_object("calls"), program);
   read_schedule(object, program);

@@ -1,21 +1,40 @@
-// The order of micro-batches on a pipeline stage.
+// The order of micro-batches on a pipeline stage: one function per schedule. A stage runs `virtual_stages` model chunks;
+// chunk c of stage s is virtual stage c * pp + s, except in ZB-V, where the second chunk runs back up: 2 * pp - 1 - s.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "program/program.h"
+#include "spec/strategy.h"
 
 namespace foresail {
 
-/// Micro-batches whose activations stage `stage` of `stages` holds at once under 1F1B.
-int32_t micro_batches_in_flight(int64_t stages, int64_t stage, int64_t micro_batches);
+struct VirtualPlace {
+  int32_t stage = 0, chunk = 0;
+  bool operator==(const VirtualPlace&) const = default;
+};
 
-/// 1F1B (Narayanan et al. 2019, PipeDream-flush; Fan et al. 2021, DAPPLE): a warm-up of forwards, then one forward and one
-/// backward in turn, then the remaining backwards; slots are reused in order.
-std::vector<ScheduleEntry> one_f_one_b(int64_t stages, int64_t stage, int64_t micro_batches);
+/// Where a virtual stage lies, and back.
+VirtualPlace place_of(const Strategy& strategy, int64_t virtual_stage);
+int64_t virtual_stage_of(const Strategy& strategy, const VirtualPlace& place);
+/// pp x virtual_stages.
+int64_t virtual_stage_count(const Strategy& strategy);
+/// Whether backward is split into input and weight gradients.
+bool splits_backward(ScheduleKind schedule);
 
-/// Forward only: every micro-batch in slot 0.
-std::vector<ScheduleEntry> forward_only(int64_t micro_batches);
+/// forward, backward and weight_gradient entries with their slots. Slots are reused as early as they are free.
+struct StageSchedule {
+  std::vector<ScheduleEntry> entries;
+  std::vector<int32_t> slots, carried_slots;  ///< by chunk: how many are needed
+};
+
+/// The training step. Where a virtual stage hands over to the next one on the same rank (the turn of ZB-V), the two
+/// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch. The last virtual stage
+/// runs a micro-batch's backward right after its forward in every schedule but GPipe.
+StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);
+
+/// Forward only (evaluation): one slot per chunk.
+StageSchedule forward_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);
 
 }  // namespace foresail

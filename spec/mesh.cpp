@@ -1,33 +1,58 @@
 #include "spec/mesh.h"
 
+#include <map>
+#include <tuple>
+
 #include "core/error.h"
 
 namespace foresail {
 namespace {
 
-void add_group(MeshGroups& groups, GroupKind kind, std::vector<int> members) {
-  auto& group_of_rank = groups.group_of_rank[static_cast<size_t>(kind)];
-  for (const int rank : members) group_of_rank[rank] = static_cast<int>(groups.members.size());
-  groups.members.push_back(std::move(members));
+/// What the members of a group have in common; ranks without a key are in no group of the kind.
+using Key = std::tuple<int32_t, int32_t, int32_t, int32_t>;
+
+bool takes_part(const Mesh& mesh, GroupKind kind, const MeshCoordinate& at) {
+  if (kind != GroupKind::embedding) return true;
+  return mesh.pp > 1 && mesh.embedding_pair && (at.pp == 0 || at.pp == mesh.pp - 1);
+}
+
+Key key_of(const Mesh& mesh, GroupKind kind, const MeshCoordinate& at) {
+  switch (kind) {
+    case GroupKind::world: return {};
+    case GroupKind::tensor: return {at.pp, at.dp, at.cp, 0};
+    case GroupKind::context: return {at.pp, at.dp, at.tp, 0};
+    case GroupKind::shard: return {at.pp, at.tp, mesh.replica_rank(at), 0};
+    case GroupKind::replica: return {at.pp, at.tp, mesh.shard_rank(at), 0};
+    case GroupKind::kv_copies: return {at.pp, at.dp, at.cp, at.tp / mesh.kv_copies};
+    case GroupKind::embedding: return {at.dp, at.cp, at.tp, 0};
+  }
+  return {};
 }
 
 }  // namespace
 
-Mesh Mesh::of(const Strategy& strategy) {
+Mesh Mesh::of(const Strategy& strategy, int64_t kv_heads) {
   require_in_range(strategy, "strategy '" + to_text(strategy) + "'");
-  return {static_cast<int32_t>(strategy.pp), static_cast<int32_t>(strategy.dp), static_cast<int32_t>(strategy.tp)};
+  Mesh mesh;
+  mesh.pp = static_cast<int32_t>(strategy.pp);
+  mesh.dp = static_cast<int32_t>(strategy.dp);
+  mesh.cp = static_cast<int32_t>(strategy.cp);
+  mesh.tp = static_cast<int32_t>(strategy.tp);
+  mesh.shard = static_cast<int32_t>(strategy.shard_ranks());
+  if (kv_heads > 0 && strategy.tp > kv_heads) mesh.kv_copies = static_cast<int32_t>(strategy.tp / kv_heads);
+  mesh.embedding_pair = strategy.schedule != ScheduleKind::zb_v;
+  return mesh;
 }
 
-int32_t Mesh::rank_of(const MeshCoordinate& coordinate) const {
-  ensure(coordinate.pp >= 0 && coordinate.pp < pp && coordinate.dp >= 0 && coordinate.dp < dp && coordinate.tp >= 0 &&
-             coordinate.tp < tp,
+int32_t Mesh::rank_of(const MeshCoordinate& at) const {
+  ensure(at.pp >= 0 && at.pp < pp && at.dp >= 0 && at.dp < dp && at.cp >= 0 && at.cp < cp && at.tp >= 0 && at.tp < tp,
          "a coordinate lies inside its mesh");
-  return (coordinate.pp * dp + coordinate.dp) * tp + coordinate.tp;
+  return ((at.pp * dp + at.dp) * cp + at.cp) * tp + at.tp;
 }
 
 MeshCoordinate Mesh::coordinate_of(int32_t rank) const {
   ensure(rank >= 0 && rank < size(), "a rank lies inside its mesh");
-  return {rank / (dp * tp), rank / tp % dp, rank % tp};
+  return {rank / (dp * cp * tp), rank / (cp * tp) % dp, rank / tp % cp, rank % tp};
 }
 
 int MeshGroups::index(GroupKind kind, int rank) const {
@@ -35,29 +60,19 @@ int MeshGroups::index(GroupKind kind, int rank) const {
 }
 
 MeshGroups mesh_groups(const Mesh& mesh) {
+  ensure(mesh.data_ranks() % mesh.shard == 0 && mesh.tp % mesh.kv_copies == 0, "groups divide their ranks evenly");
   MeshGroups groups;
   groups.group_of_rank.assign(kGroupKinds, std::vector<int>(static_cast<size_t>(mesh.size()), -1));
-  std::vector<int> everyone(static_cast<size_t>(mesh.size()));
-  for (int rank = 0; rank < mesh.size(); ++rank) everyone[rank] = rank;
-  add_group(groups, GroupKind::world, std::move(everyone));
-  for (int pp = 0; pp < mesh.pp; ++pp) {
-    for (int tp = 0; tp < mesh.tp; ++tp) {
-      std::vector<int> members;
-      for (int dp = 0; dp < mesh.dp; ++dp) members.push_back(mesh.rank_of({pp, dp, tp}));
-      add_group(groups, GroupKind::data, std::move(members));
-    }
-  }
-  for (int pp = 0; pp < mesh.pp; ++pp) {
-    for (int dp = 0; dp < mesh.dp; ++dp) {
-      std::vector<int> members;
-      for (int tp = 0; tp < mesh.tp; ++tp) members.push_back(mesh.rank_of({pp, dp, tp}));
-      add_group(groups, GroupKind::tensor, std::move(members));
-    }
-  }
-  if (mesh.pp < 2) return groups;
-  for (int dp = 0; dp < mesh.dp; ++dp) {
-    for (int tp = 0; tp < mesh.tp; ++tp) {
-      add_group(groups, GroupKind::embedding, {mesh.rank_of({0, dp, tp}), mesh.rank_of({mesh.pp - 1, dp, tp})});
+  for (int kind = 0; kind < kGroupKinds; ++kind) {
+    std::map<Key, int> index;
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      const MeshCoordinate at = mesh.coordinate_of(rank);
+      if (!takes_part(mesh, static_cast<GroupKind>(kind), at)) continue;
+      const Key key = key_of(mesh, static_cast<GroupKind>(kind), at);
+      const auto [entry, added] = index.try_emplace(key, static_cast<int>(groups.members.size()));
+      if (added) groups.members.emplace_back();
+      groups.members[static_cast<size_t>(entry->second)].push_back(rank);
+      groups.group_of_rank[static_cast<size_t>(kind)][static_cast<size_t>(rank)] = entry->second;
     }
   }
   return groups;

@@ -1,5 +1,5 @@
-// The map from world ranks to coordinates. World rank = ((pp * dp_size + dp) * tp_size) + tp: tensor-parallel ranks are
-// neighbours (fastest links), pipeline stages are farthest apart.
+// The map from world ranks to coordinates. World rank = ((pp * dp_size + dp) * cp_size + cp) * tp_size + tp: tensor-parallel
+// ranks are neighbours (fastest links), context-parallel ranks next, pipeline stages are farthest apart.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,44 @@
 namespace foresail {
 
 struct MeshCoordinate {
-  int32_t pp = 0, dp = 0, tp = 0;
+  int32_t pp = 0, dp = 0, cp = 0, tp = 0;
   bool operator==(const MeshCoordinate&) const = default;
 };
 
 struct Mesh {
-  int32_t pp = 1, dp = 1, tp = 1;
+  int32_t pp = 1, dp = 1, cp = 1, tp = 1;
+  int32_t shard = 1;      ///< ranks that share one copy of what ZeRO shards: neighbours among the data ranks
+  int32_t kv_copies = 1;  ///< neighbours in tp that hold the same KV head (tp larger than the number of KV heads)
+  bool embedding_pair = true;  ///< first and last virtual stage lie on different ranks when pp > 1 (not in ZB-V)
 
-  static Mesh of(const Strategy& strategy);
-  int32_t size() const { return pp * dp * tp; }
+  /// `kv_heads` of the model; 0: as many as tp needs.
+  static Mesh of(const Strategy& strategy, int64_t kv_heads = 0);
+  int32_t size() const { return pp * dp * cp * tp; }
   int32_t rank_of(const MeshCoordinate& coordinate) const;
   MeshCoordinate coordinate_of(int32_t rank) const;
+  /// Ranks that hold the same weights, and a coordinate's number among them: dp * cp_size + cp.
+  int32_t data_ranks() const { return dp * cp; }
+  int32_t data_rank(const MeshCoordinate& at) const { return at.dp * cp + at.cp; }
+  int32_t shard_rank(const MeshCoordinate& at) const { return data_rank(at) % shard; }
+  int32_t replica_rank(const MeshCoordinate& at) const { return data_rank(at) / shard; }
+  bool operator==(const Mesh&) const = default;
 };
 
 /// The communicating sets of a rank. Values are the roles; `mesh_groups` lists the actual groups.
-constexpr int kGroupKinds = 4;
 enum class GroupKind : uint8_t {
   world,
-  data,       ///< same stage and tp rank
   tensor,     ///< same stage and data rank
+  context,    ///< same stage, dp and tp
+  shard,      ///< same stage and tp: `shard` neighbouring data ranks, which share one copy of what ZeRO shards
+  replica,    ///< same stage and tp: data ranks with the same shard; without ZeRO all data ranks
+  kv_copies,  ///< tp neighbours that hold the same KV head
   embedding,  ///< first and last stage of a pipeline whose weights are tied (same data and tp rank)
 };
+constexpr int kGroupKinds = 7;
 
-/// All groups of all kinds of a mesh in one global order (world first, then data, tensor, embedding groups), as
-/// Communicator::create_groups wants them; members ascend. Data and tensor groups of one rank are listed too; embedding
-/// groups exist when there are two stages or more. A rank is in at most one group of each kind.
+/// All groups of all kinds of a mesh in one global order (by kind, in the order of the enum), as
+/// Communicator::create_groups wants them; members ascend. Groups of one rank are listed too; embedding groups exist when
+/// there are two stages or more and the mesh has an embedding pair. A rank is in at most one group of each kind.
 struct MeshGroups {
   std::vector<std::vector<int>> members;
   std::vector<std::vector<int>> group_of_rank;  ///< [kind][rank]: position in `members`, -1: none

@@ -27,11 +27,22 @@ constexpr std::array<NumberKey, 9> kNumberKeys{{{"dp", &Strategy::dp, 1, kMostDe
                                                 {"virtual_stages", &Strategy::virtual_stages, 1, 1024},
                                                 {"micro_batch", &Strategy::micro_batch, 1, int64_t{1} << 20},
                                                 {"zero_stage", &Strategy::zero_stage, 0, 3}}};
+/// Keys that most strategies leave alone: shown where they differ from their default.
+constexpr std::array<NumberKey, 2> kFurtherNumberKeys{{{"zero_group", &Strategy::zero_group, 0, kMostDevices},
+                                                       {"bucket_bytes", &Strategy::bucket_bytes, 0, int64_t{1} << 40}}};
 
-constexpr std::array<Recompute, 2> kRecomputes{Recompute::none, Recompute::full};
-constexpr std::array<std::string_view, 1> kLaterRecomputes{"selective"};
-constexpr std::array<ScheduleKind, 1> kSchedules{ScheduleKind::one_f_one_b};
-constexpr std::array<std::string_view, 4> kLaterSchedules{"gpipe", "interleaved", "zb-h1", "zb-v"};
+struct FlagKey {
+  std::string_view name;
+  bool Strategy::*field;
+};
+constexpr std::array<FlagKey, 2> kFurtherFlags{
+    {{"ragged_batch", &Strategy::ragged_batch}, {"overlap", &Strategy::overlap}}};
+
+constexpr std::array<Recompute, 3> kRecomputes{Recompute::none, Recompute::selective, Recompute::full};
+constexpr std::array<ScheduleKind, 5> kSchedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe,
+                                                 ScheduleKind::interleaved, ScheduleKind::zb_h1, ScheduleKind::zb_v};
+constexpr std::array<ContextKind, 2> kContexts{ContextKind::ring, ContextKind::all_to_all};
+constexpr int64_t kMostLayers = 1 << 20;
 
 std::string trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
@@ -61,20 +72,75 @@ int64_t parse_number(const NumberKey& key, const std::string& text, const std::s
   return value;
 }
 
-/// The one of `values` whose name is `text`; `later` are names of values that are known but not built yet.
-template <typename Values, typename Later>
-auto parse_choice(std::string_view key, const std::string& text, const Values& values, const Later& later,
-                  const std::string& source) {
+/// The one of `values` whose name is `text`.
+template <typename Values>
+auto parse_choice(std::string_view key, const std::string& text, const Values& values, const std::string& source) {
   std::vector<std::string_view> names;
   for (const auto value : values) {
     if (name_of(value) == text) return value;
     names.push_back(name_of(value));
   }
-  const std::string mend = fmt::format("use {}", fmt::join(names, " or "));
-  if (std::find(later.begin(), later.end(), text) != later.end()) {
-    refuse(source, key, "'" + text + "' is not built yet", mend);
+  refuse(source, key, "'" + text + "' is unknown", fmt::format("use {}", fmt::join(names, " or ")));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(trimmed(std::string_view(text).substr(begin, end - begin)));
+    begin = end + 1;
   }
-  refuse(source, key, "'" + text + "' is unknown", mend);
+  return parts;
+}
+
+std::vector<int64_t> parse_stage_layers(const std::string& text, const std::string& source) {
+  std::vector<int64_t> layers;
+  if (text.empty()) return layers;
+  for (const std::string& part : split(text, '+')) {
+    layers.push_back(parse_number({"stage_layers", nullptr, 1, kMostLayers}, part, source));
+  }
+  return layers;
+}
+
+/// "0-3:full", "5:normed_1+activated"
+RecomputeRule parse_rule(const std::string& text, const std::string& source) {
+  const NumberKey layer{"recompute_layers", nullptr, 0, kMostLayers};
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) {
+    refuse(source, layer.name, "'" + text + "' is not of the form LAYERS:WHAT", "write 0-3:full or 5:activated");
+  }
+  const std::vector<std::string> range = split(text.substr(0, colon), '-');
+  RecomputeRule rule;
+  rule.first = parse_number(layer, range.front(), source);
+  rule.last = parse_number(layer, range.back(), source);
+  if (range.size() > 2 || rule.last < rule.first) {
+    refuse(source, layer.name, "'" + text.substr(0, colon) + "' is no range of layers", "write FIRST-LAST");
+  }
+  for (const std::string& what : split(text.substr(colon + 1), '+')) {
+    const auto preset = std::find_if(kRecomputes.begin(), kRecomputes.end(),
+                                     [&](Recompute recompute) { return name_of(recompute) == what; });
+    if (preset != kRecomputes.end()) {
+      rule.preset = *preset;
+    } else if (what.empty()) {
+      refuse(source, layer.name, "'" + text + "' names an empty tensor", "write 0-3:full or 5:activated+normed_2");
+    } else {
+      rule.tensors.push_back(what);
+    }
+  }
+  return rule;
+}
+
+std::vector<RecomputeRule> parse_rules(const std::string& text, const std::string& source) {
+  std::vector<RecomputeRule> rules;
+  if (text.empty()) return rules;
+  for (const std::string& part : split(text, '/')) {
+    rules.push_back(parse_rule(part, source));
+    if (rules.size() > 1 && rules.back().first <= rules[rules.size() - 2].last) {
+      refuse(source, "recompute_layers", "layer ranges overlap or descend", "list every layer once, in order");
+    }
+  }
+  return rules;
 }
 
 bool parse_flag(std::string_view key, const std::string& text, const std::string& source) {
@@ -89,16 +155,40 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
       return;
     }
   }
+  for (const NumberKey& number : kFurtherNumberKeys) {
+    if (number.name == key) {
+      strategy.*number.field = parse_number(number, text, source);
+      return;
+    }
+  }
+  for (const FlagKey& flag : kFurtherFlags) {
+    if (flag.name == key) {
+      strategy.*flag.field = parse_flag(key, text, source);
+      return;
+    }
+  }
   if (key == "schedule") {
-    strategy.schedule = parse_choice(key, text, kSchedules, kLaterSchedules, source);
+    strategy.schedule = parse_choice(key, text, kSchedules, source);
   } else if (key == "recompute") {
-    strategy.recompute = parse_choice(key, text, kRecomputes, kLaterRecomputes, source);
+    strategy.recompute = parse_choice(key, text, kRecomputes, source);
+  } else if (key == "context") {
+    strategy.context = parse_choice(key, text, kContexts, source);
   } else if (key == "sequence_parallel") {
     strategy.sequence_parallel = parse_flag(key, text, source);
+  } else if (key == "stage_layers") {
+    strategy.stage_layers = parse_stage_layers(text, source);
+  } else if (key == "recompute_layers") {
+    strategy.recompute_layers = parse_rules(text, source);
+  } else if (key == "reduce_dtype") {
+    strategy.reduce_dtype = dtype_from_name(text);
+    if (!strategy.reduce_dtype || *strategy.reduce_dtype == DType::i32) {
+      refuse(source, key, "'" + text + "' is no floating-point type", "use f64, f32, bf16 or f16");
+    }
   } else {
-    refuse(
-        source, key, "is unknown",
-        "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, recompute");
+    refuse(source, key, "is unknown",
+           "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, "
+           "recompute, recompute_layers, zero_group, context, ragged_batch, stage_layers, overlap, bucket_bytes, "
+           "reduce_dtype");
   }
 }
 
@@ -107,6 +197,7 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
 std::string_view name_of(Recompute recompute) {
   switch (recompute) {
     case Recompute::none: return "none";
+    case Recompute::selective: return "selective";
     case Recompute::full: return "full";
   }
   return "";
@@ -115,16 +206,58 @@ std::string_view name_of(Recompute recompute) {
 std::string_view name_of(ScheduleKind schedule) {
   switch (schedule) {
     case ScheduleKind::one_f_one_b: return "1f1b";
+    case ScheduleKind::gpipe: return "gpipe";
+    case ScheduleKind::interleaved: return "interleaved";
+    case ScheduleKind::zb_h1: return "zb-h1";
+    case ScheduleKind::zb_v: return "zb-v";
   }
   return "";
 }
 
+std::string_view name_of(ContextKind context) { return context == ContextKind::ring ? "ring" : "all_to_all"; }
+
+namespace {
+
+std::string text_of(const RecomputeRule& rule) {
+  std::vector<std::string> what;
+  if (rule.preset != Recompute::none || rule.tensors.empty()) what.emplace_back(name_of(rule.preset));
+  what.insert(what.end(), rule.tensors.begin(), rule.tensors.end());
+  const std::string layers =
+      rule.first == rule.last ? std::to_string(rule.first) : fmt::format("{}-{}", rule.first, rule.last);
+  return fmt::format("{}:{}", layers, fmt::join(what, "+"));
+}
+
+/// "key=value" of every key that `to_text` leaves out at its default.
+std::vector<std::string> further_items(const Strategy& s) {
+  const Strategy usual;
+  std::vector<std::string> items;
+  if (!s.recompute_layers.empty()) {
+    std::vector<std::string> rules;
+    for (const RecomputeRule& rule : s.recompute_layers) rules.push_back(text_of(rule));
+    items.push_back(fmt::format("recompute_layers={}", fmt::join(rules, "/")));
+  }
+  for (const NumberKey& key : kFurtherNumberKeys) {
+    if (s.*key.field != usual.*key.field) items.push_back(fmt::format("{}={}", key.name, s.*key.field));
+  }
+  if (s.context != usual.context) items.push_back(fmt::format("context={}", name_of(s.context)));
+  for (const FlagKey& key : kFurtherFlags) {
+    if (s.*key.field) items.push_back(fmt::format("{}=true", key.name));
+  }
+  if (!s.stage_layers.empty()) items.push_back(fmt::format("stage_layers={}", fmt::join(s.stage_layers, "+")));
+  if (s.reduce_dtype) items.push_back(fmt::format("reduce_dtype={}", name_of(*s.reduce_dtype)));
+  return items;
+}
+
+}  // namespace
+
 std::string to_text(const Strategy& s) {
-  return fmt::format(
+  std::string text = fmt::format(
       "dp={},tp={},pp={},cp={},ep={},etp={},virtual_stages={},micro_batch={},schedule={},sequence_parallel={},"
       "zero_stage={},recompute={}",
       s.dp, s.tp, s.pp, s.cp, s.ep, s.etp, s.virtual_stages, s.micro_batch, name_of(s.schedule), s.sequence_parallel,
       s.zero_stage, name_of(s.recompute));
+  for (const std::string& item : further_items(s)) text += "," + item;
+  return text;
 }
 
 std::string short_text(const Strategy& s) {
@@ -138,6 +271,7 @@ std::string short_text(const Strategy& s) {
   }
   if (s.schedule != usual.schedule) text += fmt::format(" schedule={}", name_of(s.schedule));
   if (s.sequence_parallel) text += " sequence_parallel=true";
+  for (const std::string& item : further_items(s)) text += " " + item;
   return text;
 }
 
@@ -169,6 +303,7 @@ StrategyText parse_strategy(const std::string& text) {
 
 void require_in_range(const Strategy& strategy, const std::string& source) {
   for (const NumberKey& key : kNumberKeys) require_in_range(key, strategy.*key.field, source);
+  for (const NumberKey& key : kFurtherNumberKeys) require_in_range(key, strategy.*key.field, source);
   int64_t devices = 1;
   for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.cp}) {
     devices *= degree;  // both at most 2^20 here, so the product cannot overflow

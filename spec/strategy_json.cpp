@@ -7,12 +7,22 @@
 namespace foresail {
 namespace {
 
+/// The value of `key` in a strategy's text, empty if it is not there.
+std::string text_value(const Strategy& strategy, const std::string& key) {
+  const std::string text = "," + to_text(strategy) + ",";
+  const size_t at = text.find("," + key + "=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + key.size() + 2;
+  return text.substr(begin, text.find(',', begin) - begin);
+}
+
 /// Named choices are read by parse_strategy, so that text and JSON accept the same.
 Strategy with_choice(const Strategy& before, const JsonObject& object, const std::string& key,
                      void (*take)(Strategy&, const Strategy&)) {
   Strategy after = before;
   if (!object.has(key)) return after;
   const std::string choice = object.require_string(key);
+  if (choice.empty() && text_value({}, key).empty()) return after;  // written for a key at its default
   if (choice.find_first_of(",=") != std::string::npos) object.fail(key, "'" + choice + "' is unknown", "correct it");
   try {
     take(after, parse_strategy(key + "=" + choice).strategy);
@@ -22,30 +32,53 @@ Strategy with_choice(const Strategy& before, const JsonObject& object, const std
   return after;
 }
 
+/// Keys whose values are texts, in the words of parse_strategy.
+struct TextKey {
+  const char* name;
+  void (*take)(Strategy& to, const Strategy& from);
+};
+constexpr TextKey kTextKeys[] = {
+    {"schedule", [](Strategy& to, const Strategy& from) { to.schedule = from.schedule; }},
+    {"recompute", [](Strategy& to, const Strategy& from) { to.recompute = from.recompute; }},
+    {"recompute_layers", [](Strategy& to, const Strategy& from) { to.recompute_layers = from.recompute_layers; }},
+    {"context", [](Strategy& to, const Strategy& from) { to.context = from.context; }},
+    {"stage_layers", [](Strategy& to, const Strategy& from) { to.stage_layers = from.stage_layers; }},
+    {"reduce_dtype", [](Strategy& to, const Strategy& from) { to.reduce_dtype = from.reduce_dtype; }},
+};
+
 }  // namespace
 
 Json strategy_form(const Strategy& s) {
-  return {{"dp", s.dp},
-          {"tp", s.tp},
-          {"pp", s.pp},
-          {"cp", s.cp},
-          {"ep", s.ep},
-          {"etp", s.etp},
-          {"virtual_stages", s.virtual_stages},
-          {"micro_batch", s.micro_batch},
-          {"schedule", std::string(name_of(s.schedule))},
-          {"sequence_parallel", s.sequence_parallel},
-          {"zero_stage", s.zero_stage},
-          {"recompute", std::string(name_of(s.recompute))},
-          {"devices", s.devices()}};
+  Json json{{"dp", s.dp},
+            {"tp", s.tp},
+            {"pp", s.pp},
+            {"cp", s.cp},
+            {"ep", s.ep},
+            {"etp", s.etp},
+            {"virtual_stages", s.virtual_stages},
+            {"micro_batch", s.micro_batch},
+            {"sequence_parallel", s.sequence_parallel},
+            {"zero_stage", s.zero_stage},
+            {"zero_group", s.zero_group},
+            {"ragged_batch", s.ragged_batch},
+            {"overlap", s.overlap},
+            {"bucket_bytes", s.bucket_bytes},
+            {"devices", s.devices()}};
+  for (const TextKey& key : kTextKeys) json[key.name] = text_value(s, key.name);
+  json["context"] = std::string(name_of(s.context));
+  return json;
 }
 
 Strategy strategy_from(const JsonObject& object) {
-  object.refuse_unknown_keys({"dp", "tp", "pp", "cp", "ep", "etp", "virtual_stages", "micro_batch", "schedule",
-                              "sequence_parallel", "zero_stage", "recompute", "devices"});
-  Strategy s =
-      with_choice({}, object, "schedule", [](Strategy& to, const Strategy& from) { to.schedule = from.schedule; });
-  s = with_choice(s, object, "recompute", [](Strategy& to, const Strategy& from) { to.recompute = from.recompute; });
+  std::vector<std::string> known{"dp",          "tp",         "pp",           "cp",      "ep",           "etp",    "virtual_stages",
+                                 "micro_batch", "zero_stage", "zero_group",   "overlap", "bucket_bytes", "devices",
+                                 "ragged_batch", "sequence_parallel"};
+  Strategy s;
+  for (const TextKey& key : kTextKeys) {
+    known.emplace_back(key.name);
+    s = with_choice(s, object, key.name, key.take);
+  }
+  object.refuse_unknown_keys(known);
   s.dp = object.get_int("dp", s.dp, 1, kMostDevices);
   s.tp = object.get_int("tp", s.tp, 1, kMostDevices);
   s.pp = object.get_int("pp", s.pp, 1, kMostDevices);
@@ -56,6 +89,10 @@ Strategy strategy_from(const JsonObject& object) {
   s.micro_batch = object.get_int("micro_batch", s.micro_batch, 1, kMostDevices);
   s.sequence_parallel = object.get_bool("sequence_parallel", s.sequence_parallel);
   s.zero_stage = object.get_int("zero_stage", s.zero_stage, 0, 3);
+  s.zero_group = object.get_int("zero_group", s.zero_group, 0, kMostDevices);
+  s.ragged_batch = object.get_bool("ragged_batch", s.ragged_batch);
+  s.overlap = object.get_bool("overlap", s.overlap);
+  s.bucket_bytes = object.get_int("bucket_bytes", s.bucket_bytes, 0, int64_t{1} << 40);
   require_in_range(s, object.source() + ": strategy");
   if (object.get_int("devices", s.devices(), 1, kMostDevices) != s.devices()) {
     object.fail("devices", "is not dp x tp x pp x cp", "correct or remove it");
