@@ -60,7 +60,8 @@ struct GraphOptions {
   Precision precision;
   bool unfused_attention = false;  ///< materialise scores, as stacks before flash attention do
   int64_t context_parallel = 1;    ///< ranks that share each sequence
-  int64_t kv_copies = 1;  ///< tensor-parallel ranks that will hold the same KV head; above 1, q and kv are products apart
+  int64_t kv_copies =
+      1;  ///< tensor-parallel ranks that will hold the same KV head; above 1, q and kv are products apart
 };
 
 /// Throws bad_input if the model cannot run with these sizes (sequence longer than a learned position table, ...).

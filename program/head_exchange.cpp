@@ -1,13 +1,14 @@
 #include "program/head_exchange.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "ops/op_table.h"
+#include "program/graph_edit.h"
 
 namespace foresail {
 namespace {
@@ -24,14 +25,11 @@ class HeadExchange {
   void run();
 
  private:
-  GraphTensor& tensor(int index) { return graph_.tensors[static_cast<size_t>(index)]; }
-  bool packs_rows(int index) { return tensor(index).dims.at(0).name == DimName::tokens; }
+  const GraphTensor& tensor(int index) const { return graph_.tensors[static_cast<size_t>(index)]; }
+  bool packs_rows(int index) const { return tensor(index).dims.at(0).name == DimName::tokens; }
   bool is_inside(const Node& node) const;
-  int add_tensor(const GraphTensor& like, const std::string& suffix, std::vector<Dim> dims);
-  int emit(OpKind kind, const OpAttributes& attributes, int input, const std::string& suffix, std::vector<Dim> dims);
-  int emit_exchange(int input, const std::string& suffix);
   int enter(int rows, const OpAttributes& attributes);
-  void leave(int rows, const OpAttributes& attributes);
+  void leave(int whole, int rows, OpAttributes attributes);
   void move_inside(Node node);
 
   Graph& graph_;
@@ -41,86 +39,55 @@ class HeadExchange {
   std::set<int> scores_;        ///< what only exists between the exchanges
 };
 
-/// Dropout on probabilities stands between attention operators.
+/// Dropout of probabilities stands between attention operators.
 bool HeadExchange::is_inside(const Node& node) const {
-  if (is_attention(node)) return true;
-  for (const int input : node.inputs) {
-    if (scores_.count(input) != 0) return true;
-  }
-  return false;
+  return is_attention(node) ||
+         std::any_of(node.inputs.begin(), node.inputs.end(), [&](int input) { return scores_.count(input) != 0; });
 }
 
-int HeadExchange::add_tensor(const GraphTensor& like, const std::string& suffix, std::vector<Dim> dims) {
-  GraphTensor added{like.name + suffix, TensorRole::activation, like.dtype, std::move(dims), -1};
-  graph_.tensors.push_back(std::move(added));
-  return static_cast<int>(graph_.tensors.size()) - 1;
-}
-
-int HeadExchange::emit(OpKind kind, const OpAttributes& attributes, int input, const std::string& suffix,
-                       std::vector<Dim> dims) {
-  const int output = add_tensor(tensor(input), suffix, std::move(dims));
-  nodes_.push_back({kind, NodeCollective::none, attributes, {input}, {output}, 0});
-  return output;
-}
-
-int HeadExchange::emit_exchange(int input, const std::string& suffix) {
-  const int output = add_tensor(tensor(input), suffix, tensor(input).dims);
-  nodes_.push_back({{}, NodeCollective::all_to_all_context, {}, {input}, {output}, 0});
-  return output;
-}
-
-/// [T, W] of all this rank's heads -> [C T, W / C] of whole sequences.
+/// [T, W] of all this rank's heads -> [C T, W / C] of whole sequences; made once for all who read it.
 int HeadExchange::enter(int rows, const OpAttributes& attributes) {
   if (const auto found = entered_.find(rows); found != entered_.end()) return found->second;
-  const Dim tokens = tensor(rows).dims.at(0), width = tensor(rows).dims.at(1);
-  const Dim share{width.name, width.size / ranks_};
-  const int parts = emit(OpKind::heads_split, attributes, rows, ".parts", {{DimName::fixed, ranks_}, tokens, share});
-  const int exchanged = emit_exchange(parts, "_exchanged");
-  const int whole =
-      emit(OpKind::rows_merge, attributes, exchanged, "_merged", {{tokens.name, tokens.size * ranks_}, share});
-  return entered_[rows] = whole;
+  const std::string name = tensor(rows).name;
+  const int parts = emit(graph_, nodes_, OpKind::heads_split, attributes, {rows}, {name + ".by_heads"})[0];
+  const int received = emit(graph_, nodes_, NodeCollective::all_to_all_context, parts, name + ".by_rows");
+  return entered_[rows] = emit(graph_, nodes_, OpKind::rows_merge, attributes, {received}, {name + ".whole"})[0];
 }
 
-/// The output `rows` keeps its name and its [T, W]; attention now writes [C T, W / C] of it to a tensor of its own.
-void HeadExchange::leave(int rows, const OpAttributes& attributes) {
-  const Dim tokens = tensor(rows).dims.at(0), width = tensor(rows).dims.at(1);
-  const Dim share{width.name, width.size / ranks_};
-  const int whole = nodes_.back().outputs.at(0);
-  OpAttributes heads_only = attributes;
-  heads_only.kv_heads = 0;
-  const int parts = emit(OpKind::rows_split, heads_only, whole, "_parts", {{DimName::fixed, ranks_}, tokens, share});
-  const int exchanged = emit_exchange(parts, "_exchanged");
-  nodes_.push_back({OpKind::heads_merge, NodeCollective::none, heads_only, {exchanged}, {rows}, 0});
+/// Back to `rows`, which keeps its name and its [T, W].
+void HeadExchange::leave(int whole, int rows, OpAttributes attributes) {
+  const std::string name = tensor(rows).name;
+  attributes.kv_heads = 0;
+  const int parts = emit(graph_, nodes_, OpKind::rows_split, attributes, {whole}, {name + ".by_rows"})[0];
+  const int received = emit(graph_, nodes_, NodeCollective::all_to_all_context, parts, name + ".by_heads");
+  nodes_.push_back({OpKind::heads_merge, NodeCollective::none, attributes, {received}, {rows}, 0});
 }
 
 void HeadExchange::move_inside(Node node) {
   const OpAttributes outside = node.attributes;
-  ensure(outside.heads % ranks_ == 0 && outside.kv_heads % ranks_ == 0, "legal() lets only degrees through that divide");
+  ensure(outside.heads % ranks_ == 0 && outside.kv_heads % ranks_ == 0,
+         "legal() lets only degrees through that divide heads");
   node.attributes.heads /= ranks_;
   node.attributes.kv_heads /= ranks_;
   node.attributes.sequence_length *= ranks_;
   node.attributes.context_parallel = 1;
   node.attributes.heads_cut = true;
-  std::vector<GraphTensor> operands;
   for (int& input : node.inputs) {
     if (packs_rows(input)) input = enter(input, outside);
-    operands.push_back(tensor(input));
   }
-  const auto inferred = info(node.kind).infer(operands, node.attributes, Precision{});  // element types stay
-  int left = -1;
-  for (size_t i = 0; i < node.outputs.size(); ++i) {
-    int& output = node.outputs[i];
-    if (packs_rows(output)) {
-      ensure(i == 0, "attention has one output of packed rows, the first");
-      left = output;
-      output = add_tensor(tensor(left), ".whole", inferred[i].dims);
-    } else {
-      tensor(output).dims = inferred[i].dims;
+  std::map<int, int> left;
+  for (int& output : node.outputs) {
+    if (!packs_rows(output)) {
       scores_.insert(output);
+      continue;
     }
+    const int whole = add_like(graph_, output, tensor(output).name + ".whole");
+    left[whole] = output;
+    output = whole;
   }
+  infer_dims(graph_, node);
   nodes_.push_back(std::move(node));
-  if (left >= 0) leave(left, outside);
+  for (const auto& [whole, rows] : left) leave(whole, rows, outside);
 }
 
 void HeadExchange::run() {

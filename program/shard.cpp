@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "ops/op_table.h"
+#include "program/graph_edit.h"
 #include "program/head_exchange.h"
 
 namespace foresail {
@@ -31,6 +31,7 @@ class TensorCut {
   Graph run();
 
  private:
+  GraphTensor& at(int index) { return graph_.tensors[static_cast<size_t>(index)]; }
   const GraphTensor& tensor(int index) const { return graph_.tensors[static_cast<size_t>(index)]; }
   bool any_cut(const std::vector<int>& tensors) const {
     return std::any_of(tensors.begin(), tensors.end(), [&](int t) { return is_cut(tensor(t)); });
@@ -38,7 +39,6 @@ class TensorCut {
   void localise_operands();
   void localise_attributes(OpAttributes& attributes) const;
   void cut_node(Node node);
-  void infer_outputs(const Node& node);
   uint32_t partial_inputs(const Node& node) const;
   int communicated(int tensor, NodeCollective collective, const std::string& suffix);
   int gathered_rows(int tensor);
@@ -91,51 +91,32 @@ uint32_t TensorCut::partial_inputs(const Node& node) const {
 
 /// A communicated version of `source`; whoever comes after reads that.
 int TensorCut::communicated(int source, NodeCollective collective, const std::string& suffix) {
-  GraphTensor result = tensor(source);
-  result.name += suffix;
-  graph_.tensors[static_cast<size_t>(source)].role =
-      result.role == TensorRole::layer_output ? TensorRole::activation : result.role;
-  graph_.tensors.push_back(std::move(result));
-  Node node;
-  node.collective = collective;
-  node.inputs = {source};
-  node.outputs = {static_cast<int>(graph_.tensors.size()) - 1};
-  nodes_.push_back(node);
-  return node.outputs[0];
+  const int result = emit(graph_, nodes_, collective, source, tensor(source).name + suffix);
+  if (tensor(source).role == TensorRole::layer_output) std::swap(at(result).role, at(source).role);
+  return result;
 }
 
 /// One gather serves every reader.
 int TensorCut::gathered_rows(int source) {
   if (const auto found = gathered_.find(source); found != gathered_.end()) return found->second;
-  const int rows = communicated(source, NodeCollective::all_gather_rows, ".gathered");
-  graph_.tensors[static_cast<size_t>(rows)].role = TensorRole::activation;
-  graph_.tensors[static_cast<size_t>(rows)].dims[0].size *= cut_.tp;
+  const int rows = emit(graph_, nodes_, NodeCollective::all_gather_rows, source, tensor(source).name + ".gathered");
+  at(rows).dims[0].size *= cut_.tp;
   return gathered_[source] = rows;
 }
 
 int TensorCut::summed(int partial) {
   if (is_loss_statistic(tensor(partial))) {
     const int all = communicated(partial, NodeCollective::all_gather_tensor, ".gathered");
-    auto& dims = graph_.tensors[static_cast<size_t>(all)].dims;
-    dims.insert(dims.begin(), Dim{DimName::fixed, cut_.tp});
+    at(all).dims.insert(at(all).dims.begin(), Dim{DimName::fixed, cut_.tp});
     return all;
   }
   if (!cut_.sequence_parallel) return communicated(partial, NodeCollective::all_reduce_tensor, ".reduced");
   ensure(has_rows(tensor(partial)) && tensor(partial).dims[0].size % cut_.tp == 0,
          "legal() lets only degrees through that divide the rows");
   const int share = communicated(partial, NodeCollective::reduce_scatter_rows, ".scattered");
-  graph_.tensors[static_cast<size_t>(share)].dims[0].size /= cut_.tp;
+  at(share).dims[0].size /= cut_.tp;
   rows_cut_.insert(share);
   return share;
-}
-
-void TensorCut::infer_outputs(const Node& node) {
-  std::vector<GraphTensor> operands;
-  for (const int input : node.inputs) operands.push_back(tensor(input));
-  const auto inferred = info(node.kind).infer(operands, node.attributes, Precision{});  // element types stay
-  for (size_t i = 0; i < node.outputs.size(); ++i) {
-    graph_.tensors[static_cast<size_t>(node.outputs[i])].dims = inferred.at(i).dims;
-  }
 }
 
 void TensorCut::cut_node(Node node) {
@@ -153,7 +134,7 @@ void TensorCut::cut_node(Node node) {
     node.attributes.rows_cut = node.attributes.sequence_length > 0;
     rows_cut_.insert(node.outputs.begin(), node.outputs.end());
   }
-  infer_outputs(node);
+  infer_dims(graph_, node);
   node.partial_gradient_inputs = partial_inputs(node);
   nodes_.push_back(node);
   const bool is_loss = tensor(node.outputs[0]).role == TensorRole::loss;
