@@ -1,4 +1,4 @@
-// What the graph passes promise: sharding, fusion, differentiation, recompute, packing, order.
+// What the graph passes promise: sharding, fusion, differentiation, packing, order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include "program/autodiff.h"
 #include "program/fuse.h"
 #include "program/pack.h"
-#include "program/recompute.h"
 #include "program/shard.h"
 #include "tests/program/small_models.h"
 
@@ -125,27 +124,6 @@ TEST(Fuse, CrossEntropyIsOnePassUnlessStatisticsAreGathered) {
   fuse_backward(sharded);
   EXPECT_EQ(count(sharded.graph, OpKind::cross_entropy), 0);
   EXPECT_EQ(count(sharded.graph, OpKind::cross_entropy_backward), 1);
-}
-
-TEST(Recompute, ReplaysNothingWhenNothingIsDropped) {
-  const Differentiated layer = differentiate(block_of(small_llama()));
-  EXPECT_TRUE(replayed_nodes(layer, dropped_tensors(layer, Recompute::none)).empty());
-}
-
-TEST(Recompute, FullReplaysAllButTheLastProductAndSum) {
-  Differentiated layer = differentiate(block_of(small_llama()));
-  const auto replayed = replayed_nodes(layer, dropped_tensors(layer, Recompute::full));
-  EXPECT_EQ(static_cast<int>(replayed.size()), layer.forward_nodes - 2);
-}
-
-TEST(Recompute, OneDroppedTensorReplaysOnlyWhatItNeeds) {
-  const Differentiated layer = differentiate(block_of(small_llama()));
-  for (const int saved : layer.saved) {
-    if (layer.graph.tensors[saved].name != "activated") continue;
-    const auto replayed = replayed_nodes(layer, {saved});
-    ASSERT_EQ(replayed.size(), 1u);
-    EXPECT_EQ(layer.graph.nodes[replayed[0]].kind, OpKind::swiglu);
-  }
 }
 
 void expect_valid(const PackResult& packed, int64_t hole_bytes) {
