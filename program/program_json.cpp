@@ -21,8 +21,9 @@ constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
 constexpr const char* kRegisterNames[] = {
-    "absolute", "parameter", "gradient", "parameter_shard", "gradient_shard",  "master", "moment1", "moment2",
-    "saved",    "carried",   "x_in",     "x_out",           "hidden_gradient", "data",   "scratch"};
+    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
+    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "carried",
+    "x_in",          "x_out",     "hidden_gradient", "data",     "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
