@@ -8,7 +8,6 @@
 #include "program/fuse.h"
 #include "program/pack.h"
 #include "program/recompute.h"
-#include "program/schedule.h"
 #include "program/shard.h"
 #include "tests/program/small_models.h"
 
@@ -185,22 +184,6 @@ TEST(Pack, UsesTheHoleBeforeScratch) {
 TEST(Pack, ReusesBytesOfWhatIsDead) {
   const PackResult packed = pack({{128, 0, 1, PackSpace::unplaced, 0}, {128, 2, 3, PackSpace::unplaced, 0}}, 0, 0);
   EXPECT_EQ(packed.scratch_end, 128);
-}
-
-TEST(Schedule, OneFOneBKeepsAtMostStagesMinusRankActivationsAlive) {
-  for (int64_t stages = 1; stages <= 5; ++stages) {
-    for (int64_t stage = 0; stage < stages; ++stage) {
-      for (int64_t micro_batches = 1; micro_batches <= 9; ++micro_batches) {
-        int32_t alive = 0, most = 0;
-        for (const ScheduleEntry& entry : one_f_one_b(stages, stage, micro_batches)) {
-          alive += entry.phase == Phase::forward ? 1 : -1;
-          most = std::max(most, alive);
-        }
-        EXPECT_EQ(alive, 0);
-        EXPECT_EQ(most, micro_batches_in_flight(stages, stage, micro_batches));
-      }
-    }
-  }
 }
 
 TEST(Schedule, StagesDifferInSizeByAtMostOneLayer) {
