@@ -64,6 +64,7 @@ class RecordingCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool concurrent() const override { return false; }
   void create_groups(const std::vector<std::vector<int>>& list) override { groups = list; }
   int group_rank(GroupId group) const override {
     const auto& members = groups[static_cast<size_t>(group)];
@@ -81,6 +82,12 @@ class RecordingCommunicator final : public Communicator {
   }
   void reduce_scatter(const void*, void*, int64_t count, DType, GroupId group) override {
     note("reduce_scatter", "group", group, "count", count);
+  }
+  void all_to_all(const void*, void*, int64_t count, DType, GroupId group) override {
+    note("all_to_all", "group", group, "count", count);
+  }
+  void ring_shift(const void*, void*, int64_t bytes, GroupId group) override {
+    note("ring_shift", "group", group, "bytes", bytes);
   }
   void broadcast(void*, int64_t, int, GroupId) override { calls.push_back("broadcast"); }
   void barrier(GroupId) override { calls.push_back("barrier"); }
