@@ -9,33 +9,6 @@
 namespace foresail {
 namespace {
 
-struct Access {
-  Register base;
-  int64_t begin, end;
-  bool writes;
-};
-
-std::vector<Access> accesses(const Block& block, const Instruction& instruction) {
-  std::vector<Access> result;
-  const auto add = [&](int32_t index, bool writes) {
-    const Buffer& buffer = block.buffers[index];
-    result.push_back({buffer.base, buffer.offset, buffer.offset + buffer.type.bytes(), writes});
-  };
-  for (const int32_t input : instruction.inputs) add(input, false);
-  for (const int32_t output : instruction.outputs) add(output, true);
-  if (instruction.workspace >= 0) add(instruction.workspace, true);
-  return result;
-}
-
-bool collide(const std::vector<Access>& a, const std::vector<Access>& b) {
-  for (const Access& x : a) {
-    for (const Access& y : b) {
-      if ((x.writes || y.writes) && x.base == y.base && x.begin < y.end && y.begin < x.end) return true;
-    }
-  }
-  return false;
-}
-
 OpInstance instance_of(const Graph& graph, const Node& node) {
   OpInstance op{node.kind, node.attributes, {}, {}};
   for (const int input : node.inputs) op.inputs.push_back(graph.tensors[input].type());
@@ -55,7 +28,6 @@ class Lowering {
 
   LoweredBlock run(bool blocking) {
     for (size_t p = 0; p < request_.nodes.size(); ++p) lower_node(static_cast<int>(p), blocking);
-    add_waits(result_.block);
     return std::move(result_);
   }
 
@@ -105,24 +77,6 @@ class Lowering {
 };
 
 }  // namespace
-
-void add_waits(Block& block) {
-  auto& instructions = block.instructions;
-  const bool single_queue = std::all_of(instructions.begin(), instructions.end(),
-                                        [&](const Instruction& i) { return i.queue == instructions.front().queue; });
-  if (single_queue) return;
-  std::vector<std::vector<Access>> touched;
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    touched.push_back(accesses(block, instructions[i]));
-    std::set<Queue> found;
-    for (size_t j = i; j-- > 0;) {
-      const Queue queue = instructions[j].queue;
-      if (queue == instructions[i].queue || found.count(queue) != 0 || !collide(touched[i], touched[j])) continue;
-      found.insert(queue);
-      instructions[i].waits.push_back(static_cast<int32_t>(j));
-    }
-  }
-}
 
 LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking) {
   for (size_t p = 0; p < request.nodes.size(); ++p) {

@@ -1,4 +1,4 @@
-// Turns placed graph nodes into the instructions of a block: buffers, queues, waits.
+// Turns placed graph nodes into the instructions of a block: buffers and queues.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ struct LoweredBlock {
 };
 
 /// Places and lowers the nodes of `request` (its workspace field is filled here). With `blocking`, collectives run on the
-/// compute queue, otherwise beside it with the waits that data demands.
+/// compute queue, otherwise beside it (dependencies.h says what then waits for what).
 LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking);
 
 /// A block whose buffers are placed already: gives each operator the workspace it needs, at the start of scratch.
@@ -27,9 +27,5 @@ LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_
 
 /// Adds the start of the scratch segment to every scratch buffer.
 void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset);
-
-/// Fills `waits`: each instruction waits for the latest earlier instruction of every other queue that it must not
-/// overtake (one of the two writes bytes that the other touches).
-void add_waits(Block& block);
 
 }  // namespace foresail

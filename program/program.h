@@ -89,7 +89,6 @@ struct Instruction {
   int32_t workspace = -1;  ///< buffer, or -1
   Queue queue = Queue::compute;
   TimeKind time = TimeKind::compute;
-  std::vector<int32_t> waits;          ///< earlier instructions of this block on other queues
   GroupKind group = GroupKind::world;  ///< of a collective
   int32_t peer_stage = 0;              ///< of send and receive: the other pipeline stage
   /// Part of the message tag: 2 * (virtual stage before the boundary) + (0 activations, 1 gradients).

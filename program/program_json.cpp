@@ -172,7 +172,6 @@ Json json_of(const Instruction& instruction) {
   if (instruction.workspace >= 0) json["workspace"] = instruction.workspace;
   json["queue"] = name_in(kQueueNames, instruction.queue);
   json["time"] = name_in(kTimeNames, instruction.time);
-  if (!instruction.waits.empty()) json["waits"] = instruction.waits;
   if (is_collective(instruction.kind)) {
     json["group"] = name_in(kGroupNames, instruction.group);
   }
@@ -206,7 +205,6 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   instruction.workspace = static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
   instruction.queue = value_in<Queue>(kQueueNames, object, "queue");
   instruction.time = value_in<TimeKind>(kTimeNames, object, "time");
-  instruction.waits = indices_from(object, "waits", block.instructions.size());
   if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
   instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
   instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1 << 20));
