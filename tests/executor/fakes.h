@@ -60,6 +60,7 @@ class RecordingCommunicator final : public Communicator {
  public:
   RecordingCommunicator(int rank, int size) : rank_(rank), size_(size) {}
   std::vector<std::string> calls;
+  std::vector<const void*> addresses;  ///< of the parts of gathers and scatters
   std::vector<std::vector<int>> groups;
 
   int rank() const override { return rank_; }
@@ -77,10 +78,12 @@ class RecordingCommunicator final : public Communicator {
   void all_reduce(void*, int64_t count, DType, ReduceKind, GroupId group) override {
     note("all_reduce", "group", group, "count", count);
   }
-  void all_gather(const void*, void*, int64_t count, DType, GroupId group) override {
+  void all_gather(const void* input, void*, int64_t count, DType, GroupId group) override {
+    addresses.push_back(input);
     note("all_gather", "group", group, "count", count);
   }
-  void reduce_scatter(const void*, void*, int64_t count, DType, GroupId group) override {
+  void reduce_scatter(const void*, void* output, int64_t count, DType, GroupId group) override {
+    addresses.push_back(output);
     note("reduce_scatter", "group", group, "count", count);
   }
   void all_to_all(const void*, void*, int64_t count, DType, GroupId group) override {
