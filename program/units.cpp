@@ -1,14 +1,15 @@
 #include "program/units.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "program/shard.h"
 
 namespace foresail {
 namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 bool is_cut(const Weight& weight) {
   return std::any_of(weight.dims.begin(), weight.dims.end(),
@@ -35,27 +36,8 @@ std::string layer_name(const std::string& pattern, int64_t layer) {
   return pattern.substr(0, braces) + std::to_string(layer) + pattern.substr(braces + 2);
 }
 
-/// What the weights of one flat range have in common.
-struct Group {
-  bool decay = false;
-  CountRule rule{};
-  bool from_product = false;
-  bool operator==(const Group&) const = default;
-};
-
-constexpr CountRule kRules[] = {CountRule::every_tensor_rank, CountRule::first_copy, CountRule::tensor_rank_zero,
-                                CountRule::nobody};
-
-/// In the order of the ranges: what decays first.
-std::vector<Group> all_groups() {
-  std::vector<Group> groups;
-  for (const bool decay : {true, false}) {
-    for (const CountRule rule : kRules) {
-      for (const bool from_product : {true, false}) groups.push_back({decay, rule, from_product});
-    }
-  }
-  return groups;
-}
+/// What the weights of one flat range have in common; ranges follow each other in this order.
+using Group = std::tuple<bool, bool, CountRule, bool, bool>;  // from_product, no decay, count rule, shared, partial
 
 CountRule rule_of(const Weight& weight, bool second_holder, const Cut& cut) {
   if (second_holder) return CountRule::nobody;
@@ -141,25 +123,29 @@ std::vector<ParameterSlice> cut_to(const ParameterSlice& slice, const Interval& 
 
 }  // namespace
 
-Unit place_weights(const Graph& sharded, const Cut& cut, int64_t shard_ranks, const std::set<int>& held_elsewhere,
-                   const std::set<int>& second_holder) {
+Unit place_weights(const Graph& sharded, const Placement& placement) {
   const std::set<int> products = weights_of_products(sharded);
+  const auto in = [](const std::set<int>& set, int weight) { return set.count(weight) != 0; };
+  std::map<Group, std::vector<int>> groups;
+  for (int w = 0; w < static_cast<int>(sharded.weights.size()); ++w) {
+    if (in(placement.held_elsewhere, w)) continue;
+    const Weight& weight = sharded.weights[static_cast<size_t>(w)];
+    const CountRule rule = rule_of(weight, in(placement.second_holder, w), placement.cut);
+    groups[{in(products, w), !weight.decay, rule, in(placement.shared, w), in(placement.partial, w)}].push_back(w);
+  }
   Unit unit;
   unit.offsets.assign(sharded.weights.size(), -1);
-  for (const Group& group : all_groups()) {
+  for (const auto& [group, weights] : groups) {
+    const auto& [from_product, no_decay, rule, shared, partial] = group;
     const int64_t begin = unit.elements;
-    for (size_t w = 0; w < sharded.weights.size(); ++w) {
-      const Weight& weight = sharded.weights[w];
-      const int index = static_cast<int>(w);
-      if (held_elsewhere.count(index) != 0) continue;
-      const CountRule rule = rule_of(weight, second_holder.count(index) != 0, cut);
-      if (Group{weight.decay, rule, products.count(index) != 0} != group) continue;
-      unit.offsets[w] = unit.elements;
-      unit.elements = round_up(unit.elements + local_elements(weight, cut), kParameterAlignment);
+    for (const int w : weights) {
+      const Weight& weight = sharded.weights[static_cast<size_t>(w)];
+      unit.offsets[static_cast<size_t>(w)] = unit.elements;
+      unit.elements = round_up(unit.elements + local_elements(weight, placement.cut), kParameterAlignment);
     }
-    if (unit.elements == begin) continue;
-    unit.elements = begin + round_up(unit.elements - begin, kParameterAlignment * shard_ranks);
-    unit.ranges.push_back({begin, unit.elements, group.decay, group.rule, group.from_product});
+    unit.elements = begin + round_up(unit.elements - begin, kParameterAlignment * placement.shard_ranks);
+    unit.ranges.push_back({begin, unit.elements, !no_decay, rule, from_product, partial, shared});
+    if (!from_product) unit.products_begin = unit.elements;
   }
   return unit;
 }

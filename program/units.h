@@ -24,19 +24,27 @@ struct FlatRange {
   bool decay = false;
   CountRule count_rule = CountRule::every_tensor_rank;
   bool from_product = false;  ///< gradients come from linear_backward_weight, which zero-bubble schedules delay
+  bool partial = false;       ///< gradients hold only this tensor rank's share
+  bool shared = false;        ///< the table that embedding and head share
 };
 
 struct Unit {
   std::vector<int64_t> offsets;  ///< by weight of the graph: elements within the unit; -1: held by another unit
   std::vector<FlatRange> ranges;
-  int64_t elements = 0;  ///< padded
+  int64_t products_begin = 0;    ///< weights of products follow the others
+  int64_t elements = 0;          ///< padded
 };
 
-/// `shard_ranks`: ranks that share one copy of what ZeRO shards. `held_elsewhere`: weights that another unit of this stage
-/// holds (a tied head beside its embedding). `second_holder`: weights that an earlier stage holds too (a tied head on
-/// another stage): not counted in the norm.
-Unit place_weights(const Graph& sharded, const Cut& cut, int64_t shard_ranks, const std::set<int>& held_elsewhere,
-                   const std::set<int>& second_holder);
+struct Placement {
+  Cut cut;
+  int64_t shard_ranks = 1;         ///< that share one copy of what ZeRO shards
+  std::set<int> held_elsewhere;  ///< weights that another unit of this stage holds (a tied head beside its embedding)
+  std::set<int> second_holder;   ///< weights that an earlier stage holds too: not counted in the norm
+  std::set<int> shared;          ///< weights that embedding and head share: a range of their own
+  std::set<int> partial;         ///< weights whose gradients hold only this tensor rank's share
+};
+
+Unit place_weights(const Graph& sharded, const Placement& placement);
 
 /// The rectangles that rank `tensor_rank` holds of the weights of one unit at `unit_offset` (elements) of whole segments;
 /// `layer` fills "{}". Padding is in no slice.

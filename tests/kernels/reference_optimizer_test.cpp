@@ -9,13 +9,13 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 
-double counted_norm(CountRule rule, int32_t tensor_rank, int32_t data_rank) {
+double counted_norm(CountRule rule, int32_t tensor_rank, int32_t replica_rank) {
   OpAttributes a;
   a.count_rule = rule;
   Place place;
   place.context.tensor_rank = tensor_rank;
   place.context.tensor_size = 2;
-  place.context.data_rank = data_rank;
+  place.context.replica_rank = replica_rank;
   return evaluate(OpKind::squared_norm, a, {{{3}, {1, -2, 4}}}, {constant_tensor({1}, 100)}, place)[0][0] - 100;
 }
 

@@ -289,7 +289,7 @@ void add_optimizer(Cases& cases) {
       const std::string name = variant + "_rule" + std::to_string(static_cast<int>(rule));
       cases.add(OpKind::squared_norm, name, a, {range}, {cases.exact(1)});
       place(cases.add(OpKind::squared_norm, name + "_rank1", a, {range}, {cases.exact(1)}), 1, 2);
-      cases.add(OpKind::squared_norm, name + "_data1", a, {range}, {cases.exact(1)}).context.data_rank = 1;
+      cases.add(OpKind::squared_norm, name + "_data1", a, {range}, {cases.exact(1)}).context.replica_rank = 1;
     }
   }
 }

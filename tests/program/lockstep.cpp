@@ -85,7 +85,7 @@ class Lockstep {
 
 Lockstep::Lockstep(const LayerRun& run) : run_(run) {
   Graph graph = shard(graph_of(run), run.cut);
-  unit_ = place_weights(graph, run.cut, 1, {}, {});
+  unit_ = place_weights(graph, {.cut = run.cut});
   if (run.fused) fuse_forward(graph);
   layer_ = differentiate(graph);
   if (run.fused) fuse_backward(layer_);
