@@ -23,6 +23,8 @@ struct ShardingCase {
   bool unfused_attention = false;
 };
 
+void PrintTo(const ShardingCase& test, std::ostream* out) { *out << test.name; }
+
 Cut tensor(int64_t tp, bool sequence_parallel = false, int64_t kv_copies = 1) {
   Cut cut;
   cut.tp = tp;
