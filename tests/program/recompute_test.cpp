@@ -366,5 +366,21 @@ TEST(Recompute, FullKeepsAnEighthOfTheBytesOfNoneAtMost) {
   }
 }
 
+TEST(Recompute, SequenceParallelismDividesTheLayersInputTooSoTheFactorStays) {
+  const ModelSpec model = load_model("llama-3-8b");
+  const auto factor = [&](const Cut& cut) {
+    const Differentiated layer = trained_block(model, 1024, true, false, cut);
+    return static_cast<double>(kept_bytes(layer, model.layers, Recompute::none)) /
+           static_cast<double>(kept_bytes(layer, model.layers, Recompute::full));
+  };
+  fmt::print(
+      "llama-3-8b: none keeps {:.1f} x the bytes of full at tp = 1, {:.1f} x at tp = 8, {:.1f} x at tp = 8 with "
+      "sequence parallelism\n",
+      factor({1}), factor({8}), factor({8, 1, true}));
+  EXPECT_GE(factor({8, 1, true}), 8);
+  EXPECT_NEAR(factor({8, 1, true}), factor({1}), 0.1);
+  EXPECT_LT(factor({8}), factor({1}) / 2);
+}
+
 }  // namespace
 }  // namespace foresail
