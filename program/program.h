@@ -23,6 +23,8 @@ enum class Register : uint8_t {
   gradient,         ///< accumulators that compute adds to: part of the gradients, or transient (ZeRO-2 and 3)
   parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
   gradient_shard,   ///< the reduced gradient that norm and optimizer read: without ZeRO the same as `gradient`
+  tied_parameter,   ///< the embedding unit's weights, for a tied head on the same rank
+  tied_gradient,    ///< and their accumulators
   master,
   moment1,
   moment2,
@@ -89,14 +91,14 @@ struct Instruction {
   int32_t workspace = -1;  ///< buffer, or -1
   Queue queue = Queue::compute;
   TimeKind time = TimeKind::compute;
-  std::vector<int32_t> waits;          ///< earlier instructions of this block on other queues
   GroupKind group = GroupKind::world;  ///< of a collective
   int32_t peer_stage = 0;              ///< of send and receive: the other pipeline stage
   /// Part of the message tag: 2 * (virtual stage before the boundary) + (0 activations, 1 gradients).
   int32_t channel = 0;
 };
 
-/// All instructions of one kind of layer in one phase.
+/// All instructions of one kind of layer in one phase. What an instruction must wait for on other queues follows from the
+/// addresses that both touch (program/dependencies.h).
 struct Block {
   std::string name;  ///< "block.backward"
   std::vector<Buffer> buffers;

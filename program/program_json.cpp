@@ -21,8 +21,9 @@ constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
 constexpr const char* kRegisterNames[] = {
-    "absolute", "parameter", "gradient", "parameter_shard", "gradient_shard",  "master", "moment1", "moment2",
-    "saved",    "carried",   "x_in",     "x_out",           "hidden_gradient", "data",   "scratch"};
+    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
+    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "carried",
+    "x_in",          "x_out",     "hidden_gradient", "data",     "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
@@ -174,7 +175,6 @@ Json json_of(const Instruction& instruction) {
   if (instruction.workspace >= 0) json["workspace"] = instruction.workspace;
   json["queue"] = name_in(kQueueNames, instruction.queue);
   json["time"] = name_in(kTimeNames, instruction.time);
-  if (!instruction.waits.empty()) json["waits"] = instruction.waits;
   if (is_collective(instruction.kind)) {
     json["group"] = name_in(kGroupNames, instruction.group);
   }
@@ -208,7 +208,6 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   instruction.workspace = static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
   instruction.queue = value_in<Queue>(kQueueNames, object, "queue");
   instruction.time = value_in<TimeKind>(kTimeNames, object, "time");
-  instruction.waits = indices_from(object, "waits", block.instructions.size());
   if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
   instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
   instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1 << 20));
