@@ -34,20 +34,22 @@ inline DropoutMask dropout_mask(const OpAttributes& attributes, const KernelCont
   return mask;
 }
 
-/// Position of column 0 of row `row` of a tensor [T, columns] whose columns are not sharded; column c follows at + c.
-inline uint64_t dropout_row_position(const KernelContext& context, int64_t row, int64_t columns) {
-  return static_cast<uint64_t>(context.first_row + row) * static_cast<uint64_t>(columns);
+/// Position of column 0 of row `global_row` (RowMap) of a tensor [T, columns] whose columns are not sharded; column c
+/// follows at + c.
+inline uint64_t dropout_row_position(int64_t global_row, int64_t columns) {
+  return static_cast<uint64_t>(global_row) * static_cast<uint64_t>(columns);
 }
 
-/// Position of key 0 of one query of one local head in a tensor of scores [B, heads, S, S]; key j follows at + j.
-/// Heads are counted over the whole tensor-parallel group, sequences over the global batch.
-inline uint64_t dropout_score_position(const KernelContext& context, int64_t sequence, int64_t head, int64_t heads,
-                                       int64_t query, int64_t sequence_length) {
-  const int64_t global_sequence = context.first_row / sequence_length + sequence;
-  const int64_t global_head = context.tensor_rank * heads + head;
-  const int64_t all_heads = heads * context.tensor_size;
-  return ((static_cast<uint64_t>(global_sequence) * all_heads + global_head) * sequence_length + query) *
-         sequence_length;
+/// Position of key 0 of one query of one local head in a tensor of scores [B, heads, L, L] over whole sequences of
+/// `length`; key j follows at + j. `query` counts in the whole sequence, `sequence` in the micro-batch. Tensor
+/// parallelism cuts the heads first; with `heads_cut` the context ranks share those of a tensor rank.
+inline uint64_t dropout_score_position(const KernelContext& context, bool heads_cut, int64_t sequence, int64_t head,
+                                       int64_t heads, int64_t query, int64_t length) {
+  const int64_t shares = heads_cut ? context.context_size : 1, share = heads_cut ? context.context_rank : 0;
+  const int64_t global_sequence = context.first_row / length + sequence;
+  const int64_t global_head = (context.tensor_rank * shares + share) * heads + head;
+  const int64_t all_heads = heads * shares * context.tensor_size;
+  return ((static_cast<uint64_t>(global_sequence) * all_heads + global_head) * length + query) * length;
 }
 
 }  // namespace foresail

@@ -30,7 +30,8 @@ struct LayerBuilder {
   LayerBuilder(const ModelSpec& model, const GraphOptions& options, const std::string& name)
       : model(model), options(options), names(weight_names(model)), graph(name, options.precision) {}
 
-  Dim tokens() const { return {DimName::tokens, options.micro_batch * options.sequence_length}; }
+  int64_t local_length() const { return options.sequence_length / options.context_parallel; }
+  Dim tokens() const { return {DimName::tokens, options.micro_batch * local_length()}; }
   Dim hidden() const { return {DimName::hidden, model.hidden}; }
   Dim ffn() const { return {DimName::ffn, model.ffn}; }
   Dim attention() const { return {DimName::attention, model.heads * model.head_dim}; }
@@ -38,6 +39,7 @@ struct LayerBuilder {
   int64_t q_rows() const { return model.heads * model.head_dim; }
   int64_t kv_rows() const { return model.kv_heads * model.head_dim; }
   Dim qkv() const { return {DimName::qkv, q_rows() + 2 * kv_rows()}; }
+  Dim kv() const { return {DimName::kv, 2 * kv_rows()}; }
 
   Init normal(bool residual_projection = false) const {
     // GPT-2 scales what is added to the residual stream by 1 / sqrt(number of additions) (Radford et al. 2019, 2.3).
@@ -65,15 +67,18 @@ struct LayerBuilder {
     return vector(name, module + ".bias", dim, InitKind::zeros);
   }
 
-  /// `suffix` is ".weight" or ".bias" of the three projections, packed in the order q, k, v.
-  std::vector<WeightPart> qkv_parts(const std::string& suffix, bool transposed) const {
+  /// `suffix` is ".weight" or ".bias" of the three projections, packed in the order q, k, v; those from `begin` to before
+  /// `end`.
+  std::vector<WeightPart> qkv_parts(const std::string& suffix, bool transposed, int begin, int end) const {
     const bool joint = names.query == names.key;
     const int64_t rows[3] = {q_rows(), kv_rows(), kv_rows()};
     const std::string* modules[3] = {&names.query, &names.key, &names.value};
     std::vector<WeightPart> parts;
     int64_t first = 0;
-    for (int i = 0; i < 3; ++i) {
-      parts.push_back({*modules[i] + suffix, rows[i], joint ? qkv().size : rows[i], joint ? first : 0, transposed});
+    for (int i = 0; i < end; ++i) {
+      if (i >= begin) {
+        parts.push_back({*modules[i] + suffix, rows[i], joint ? qkv().size : rows[i], joint ? first : 0, transposed});
+      }
       first += rows[i];
     }
     return parts;
@@ -93,7 +98,7 @@ struct LayerBuilder {
 
   int dropout(const std::string& output, int x, double probability, RandomSite site) {
     if (probability <= 0) return x;
-    OpAttributes attributes;
+    OpAttributes attributes = row_attributes();
     attributes.probability = probability;
     attributes.random_site = site;
     return graph.add(OpKind::dropout, attributes, {x}, {output})[0];
@@ -119,15 +124,22 @@ struct LayerBuilder {
     return add(name + ".sum", y, residual);
   }
 
-  OpAttributes head_attributes() const {
+  /// Of operators that must know which positions their rows are.
+  OpAttributes row_attributes() const {
     OpAttributes attributes;
-    attributes.sequence_length = options.sequence_length;
+    attributes.sequence_length = local_length();
+    attributes.context_parallel = options.context_parallel;
+    return attributes;
+  }
+  OpAttributes head_attributes() const {
+    OpAttributes attributes = row_attributes();
     attributes.heads = model.heads;
     attributes.kv_heads = model.kv_heads;
     attributes.head_dim = model.head_dim;
     return attributes;
   }
 
+  int project_heads(const std::string& name, int x, const Dim& rows, int begin, int end);
   int project_qkv(int x);
   int rotate(int qkv);
   int attend(int qkv);
@@ -135,15 +147,29 @@ struct LayerBuilder {
   int mlp(int x, int residual);
 };
 
-/// q, k and v of all heads in one product, normed per head where the model does that.
-int LayerBuilder::project_qkv(int x) {
-  const int w =
-      graph.weight({"qkv", {qkv(), hidden()}, qkv_parts(".weight", names.transposed_in_file), normal(), true, ""});
+/// One product that serves the projections from `begin` to before `end` of q, k, v.
+int LayerBuilder::project_heads(const std::string& name, int x, const Dim& rows, int begin, int end) {
+  const auto parts = qkv_parts(".weight", names.transposed_in_file, begin, end);
+  const int w = graph.weight({name, {rows, hidden()}, parts, normal(), true, ""});
   int b = -1;
   if (model.qkv_bias) {
-    b = graph.weight({"qkv_bias", {qkv()}, qkv_parts(".bias", false), {InitKind::zeros, 0}, false, ""});
+    const auto bias_parts = qkv_parts(".bias", false, begin, end);
+    b = graph.weight({name + "_bias", {rows}, bias_parts, {InitKind::zeros, 0}, false, ""});
   }
-  const int y = linear("qkv", x, w, b);
+  return linear(name, x, w, b);
+}
+
+/// q, k and v of all heads, normed per head where the model does that. One product, unless ranks that hold the same
+/// keys and values differ in their queries: the gradients of k and v are then summed over them, that of q is not.
+int LayerBuilder::project_qkv(int x) {
+  int y = -1;
+  if (options.kv_copies > 1) {
+    const int q = project_heads("q", x, attention(), 0, 1);
+    const int kv_heads = project_heads("kv", x, kv(), 1, 3);
+    y = graph.add(OpKind::join_qkv, head_attributes(), {q, kv_heads}, {"qkv"})[0];
+  } else {
+    y = project_heads("qkv", x, qkv(), 0, 3);
+  }
   if (!model.qk_norm) return y;
   OpAttributes attributes = head_attributes();
   attributes.epsilon = model.norm_epsilon;
@@ -221,9 +247,7 @@ Graph embedding_graph(const ModelSpec& model, const GraphOptions& options) {
     const int positions =
         layer.weight("position_embedding", layer.names.position_embedding + ".weight",
                      {{DimName::position, model.max_positions}, layer.hidden()}, layer.normal(), true);
-    OpAttributes row;
-    row.sequence_length = options.sequence_length;
-    x = layer.graph.add(OpKind::position_embedding, row, {x, positions}, {"placed"})[0];
+    x = layer.graph.add(OpKind::position_embedding, layer.row_attributes(), {x, positions}, {"placed"})[0];
   }
   x = layer.dropout("embedded.dropped", x, model.embedding_dropout, kEmbeddingSite);
   layer.graph.set_role(x, TensorRole::layer_output);
@@ -269,6 +293,13 @@ void check_options(const ModelSpec& model, const GraphOptions& options) {
     throw_bad_input("model " + model.name,
                     fmt::format("a micro-batch of {} x {} tokens is impossible", options.micro_batch, length),
                     fmt::format("give positive sizes whose product is at most {}", kMostRows));
+  }
+  const int64_t context = options.context_parallel;
+  if (context < 1 || (context > 1 && length % (2 * context) != 0)) {
+    throw_bad_input("model " + model.name,
+                    fmt::format("a sequence of {} tokens cannot be cut into {} equal chunks, two for each of {} ranks",
+                                length, 2 * context, context),
+                    fmt::format("use a sequence length that is a multiple of {}", 2 * context));
   }
   if (model.positions == PositionKind::learned && length > model.max_positions) {
     throw_bad_input(

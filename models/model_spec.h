@@ -46,7 +46,8 @@ ModelSpec parse_model_config(const std::string& json_text, const std::string& so
 std::string write_model_config(const ModelSpec& model);
 std::vector<std::string> catalogue_model_names();
 
-/// The graphs of the three kinds of layer, unsharded, for `micro_batch` sequences of `sequence_length` tokens.
+/// The graphs of the three kinds of layer, not cut by tensor parallelism, for `micro_batch` sequences of
+/// `sequence_length` tokens; a context-parallel rank's graph has its share of the rows of each sequence.
 struct ModelGraphs {
   Graph embedding;  ///< tokens -> hidden states
   Graph block;      ///< hidden states -> hidden states
@@ -55,9 +56,12 @@ struct ModelGraphs {
 
 struct GraphOptions {
   int64_t micro_batch = 1;
-  int64_t sequence_length = 0;
+  int64_t sequence_length = 0;  ///< of whole sequences
   Precision precision;
   bool unfused_attention = false;  ///< materialise scores, as stacks before flash attention do
+  int64_t context_parallel = 1;    ///< ranks that share each sequence
+  int64_t kv_copies =
+      1;  ///< tensor-parallel ranks that will hold the same KV head; above 1, q and kv are products apart
 };
 
 /// Throws bad_input if the model cannot run with these sizes (sequence longer than a learned position table, ...).

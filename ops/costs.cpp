@@ -6,10 +6,11 @@
 namespace foresail::rules {
 namespace {
 
-/// Query-key pairs that a causal (and possibly windowed) attention computes for one sequence and head.
+/// Query-key pairs that a causal (and possibly windowed) attention computes for one whole sequence and head.
 double attended_pairs(const OpAttributes& attributes) {
-  const double length = static_cast<double>(attributes.sequence_length);
-  if (attributes.window <= 0 || attributes.window >= attributes.sequence_length) return length * (length + 1) / 2;
+  const int64_t positions = attributes.sequence_length * attributes.context_parallel;
+  const double length = static_cast<double>(positions);
+  if (attributes.window <= 0 || attributes.window >= positions) return length * (length + 1) / 2;
   const double window = static_cast<double>(attributes.window);
   return window * (window + 1) / 2 + (length - window) * window;
 }
@@ -40,6 +41,15 @@ double flops_of_attention(const OpInstance& op) {
 }
 
 double flops_of_attention_backward(const OpInstance& op) { return 2.5 * flops_of_attention(op); }
+
+/// One of C equal shares of this rank's share (one of C) of the whole: zigzag balances ranks and steps alike. A window
+/// leaves the steps unequal; the sum over them stays right.
+double flops_of_ring_step(const OpInstance& op) {
+  const double degree = static_cast<double>(op.attributes.context_parallel);
+  return flops_of_attention(op) / (degree * degree);
+}
+
+double flops_of_ring_step_backward(const OpInstance& op) { return 2.5 * flops_of_ring_step(op); }
 
 double flops_of_score_product(const OpInstance& op) {
   const TensorType& scores = op.kind == OpKind::attention_context ? op.inputs[0] : op.outputs[0];

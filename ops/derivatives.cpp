@@ -3,6 +3,16 @@
 #include "ops/rules.h"
 
 namespace foresail::rules {
+namespace {
+
+/// Of an operator that only moves elements: its inverse moves their gradients back.
+void derive_by_inverse(GradientBuilder& b, OpKind inverse) {
+  const int dx = b.gradient_like(b.input(0));
+  b.emit(inverse, b.node().attributes, {b.output_gradient(0)}, {dx});
+  b.contribute(0, dx);
+}
+
+}  // namespace
 
 void derive_embedding(GradientBuilder& b) {
   b.emit(OpKind::embedding_backward, b.node().attributes, {b.output_gradient(0), b.input(0)},
@@ -108,6 +118,24 @@ void derive_attention_context(GradientBuilder& b) {
   b.contribute(1, dqkv);
 }
 
+void derive_split_qkv(GradientBuilder& b) {
+  const int dqkv = b.gradient_like(b.input(0));
+  b.emit(OpKind::join_qkv, b.node().attributes, {b.output_gradient(0), b.output_gradient(1)}, {dqkv});
+  b.contribute(0, dqkv);
+}
+
+void derive_join_qkv(GradientBuilder& b) {
+  const int dq = b.gradient_like(b.input(0)), dkv = b.gradient_like(b.input(1));
+  b.emit(OpKind::split_qkv, b.node().attributes, {b.output_gradient(0)}, {dq, dkv});
+  b.contribute(0, dq);
+  b.contribute(1, dkv);
+}
+
+void derive_heads_split(GradientBuilder& b) { derive_by_inverse(b, OpKind::heads_merge); }
+void derive_heads_merge(GradientBuilder& b) { derive_by_inverse(b, OpKind::heads_split); }
+void derive_rows_merge(GradientBuilder& b) { derive_by_inverse(b, OpKind::rows_split); }
+void derive_rows_split(GradientBuilder& b) { derive_by_inverse(b, OpKind::rows_merge); }
+
 void derive_gelu(GradientBuilder& b) {
   const int dx = b.gradient_like(b.input(0));
   b.emit(OpKind::gelu_backward, b.node().attributes, {b.output_gradient(0), b.input(0)}, {dx});
@@ -131,6 +159,8 @@ void derive_add(GradientBuilder& b) {
   b.contribute(0, b.output_gradient(0));
   b.contribute(1, b.output_gradient(0));
 }
+
+void derive_copy(GradientBuilder& b) { b.contribute(0, b.output_gradient(0)); }
 
 void derive_dropout(GradientBuilder& b) {
   const int dx = b.gradient_like(b.input(0));

@@ -13,9 +13,29 @@ bool cut_by_tensor_parallelism(DimName name) {
     case DimName::heads:
     case DimName::qk_heads:
     case DimName::attention:
+    case DimName::kv:
     case DimName::ffn:
     case DimName::gate_up:
     case DimName::vocabulary: return true;
+    default: return false;
+  }
+}
+
+bool moves_data_only(const Node& node) {
+  switch (node.collective) {
+    case NodeCollective::none: break;
+    case NodeCollective::all_reduce_tensor:
+    case NodeCollective::reduce_scatter_rows: return false;
+    default: return true;
+  }
+  switch (node.kind) {
+    case OpKind::split_qkv:
+    case OpKind::join_qkv:
+    case OpKind::heads_split:
+    case OpKind::heads_merge:
+    case OpKind::rows_merge:
+    case OpKind::rows_split:
+    case OpKind::copy: return true;
     default: return false;
   }
 }

@@ -21,7 +21,7 @@ enum class DimName : uint8_t {
   heads,
   qk_heads,   ///< heads + kv_heads
   attention,  ///< heads * head_dim
-  kv,         ///< 2 * kv_heads * head_dim, held by several tp ranks if there are fewer KV heads than tp ranks
+  kv,         ///< 2 * kv_heads * head_dim; several tp ranks hold the same KV head if there are fewer heads than ranks
   ffn,
   gate_up,  ///< 2 * ffn
   vocabulary,
@@ -88,8 +88,8 @@ struct GraphTensor {
 /// Communication inside a layer that sharding inserts; a node of kind `none` is an operator.
 enum class NodeCollective : uint8_t {
   none,
-  all_reduce_tensor,  ///< partial sums over tp -> their sum; in place
-  all_gather_tensor,  ///< [..] -> [P, ..] over tp
+  all_reduce_tensor,    ///< partial sums over tp -> their sum; in place
+  all_gather_tensor,    ///< [..] -> [P, ..] over tp
   all_gather_rows,      ///< sequence parallelism: [T/P, ..] -> [T, ..] over tp
   reduce_scatter_rows,  ///< sequence parallelism: partial sums [T, ..] -> this rank's rows of their sum [T/P, ..]
   all_to_all_context,   ///< [C, ..] -> [C, ..] over cp: part c goes to context rank c
@@ -104,6 +104,10 @@ struct Node {
   /// Bit i: the gradient of input i that this node's derivative yields is only this tensor-parallel rank's share.
   uint32_t partial_gradient_inputs = 0;
 };
+
+/// True if the node makes no new values: its outputs are elements of its inputs, of this rank or another, in another order.
+/// Keeping such an output for backward buys little; what it was made from serves as well.
+bool moves_data_only(const Node& node);
 
 /// One kind of layer. Nodes stand in an order in which they can run.
 struct Graph {

@@ -22,6 +22,31 @@ void check_packed_heads(const GraphTensor& qkv, const OpAttributes& attributes) 
          "packed rows hold q, k and v of all heads");
 }
 
+/// `dim` in units of the context-parallel degree.
+Dim share_of(const Dim& dim, const OpAttributes& attributes) {
+  ensure(attributes.context_parallel > 0 && dim.size % attributes.context_parallel == 0,
+         "the context-parallel degree divides what it cuts");
+  return {dim.name, dim.size / attributes.context_parallel};
+}
+
+Dim times_degree(const Dim& dim, const OpAttributes& attributes) {
+  return {dim.name, dim.size * attributes.context_parallel};
+}
+
+void check_parts(const GraphTensor& parts, const OpAttributes& attributes) {
+  ensure(parts.dims.size() == 3 && parts.dims[0].size == attributes.context_parallel,
+         "the first dimension counts the context ranks");
+}
+
+/// lse [T/S,A,S].
+InferredTensor attention_statistic(const GraphTensor& rows, const OpAttributes& attributes,
+                                   const Precision& precision) {
+  return {precision.statistic,
+          {{DimName::sequences, sequences_of(rows, attributes)},
+           {DimName::heads, attributes.heads},
+           {DimName::position, attributes.sequence_length}}};
+}
+
 }  // namespace
 
 Inferred infer_embedding(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
@@ -60,12 +85,8 @@ Inferred infer_linear(const Inputs& inputs, const OpAttributes&, const Precision
 
 Inferred infer_attention(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
   check_packed_heads(inputs.at(0), attributes);
-  const int64_t sequences = sequences_of(inputs[0], attributes);
   return {{precision.activation, {inputs[0].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}},
-          {precision.statistic,
-           {{DimName::sequences, sequences},
-            {DimName::heads, attributes.heads},
-            {DimName::position, attributes.sequence_length}}}};
+          attention_statistic(inputs[0], attributes, precision)};
 }
 
 Inferred infer_attention_scores(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
@@ -81,6 +102,53 @@ Inferred infer_attention_scores(const Inputs& inputs, const OpAttributes& attrib
 Inferred infer_attention_context(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
   check_packed_heads(inputs.at(1), attributes);
   return {{precision.activation, {inputs[1].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}}};
+}
+
+Inferred infer_split_qkv(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
+  check_packed_heads(inputs.at(0), attributes);
+  const Dim& rows = inputs[0].dims[0];
+  return {{inputs[0].dtype, {rows, {DimName::attention, attributes.heads * attributes.head_dim}}},
+          {inputs[0].dtype, {rows, {DimName::kv, 2 * attributes.kv_heads * attributes.head_dim}}}};
+}
+
+Inferred infer_join_qkv(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
+  ensure(inputs.at(0).dims.at(1).size == attributes.heads * attributes.head_dim &&
+             inputs.at(1).dims.at(1).size == 2 * attributes.kv_heads * attributes.head_dim &&
+             inputs[0].dims[0] == inputs[1].dims[0],
+         "q and kv hold the same rows of all heads");
+  const Dim columns{DimName::qkv, (attributes.heads + 2 * attributes.kv_heads) * attributes.head_dim};
+  return {{inputs[0].dtype, {inputs[0].dims[0], columns}}};
+}
+
+Inferred infer_ring_attention(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
+  ensure(inputs.at(0).dims.at(1).size == attributes.heads * attributes.head_dim &&
+             inputs.at(1).dims.at(1).size == 2 * attributes.kv_heads * attributes.head_dim,
+         "q and kv hold all heads");
+  return {like(inputs[0]), attention_statistic(inputs[0], attributes, precision)};
+}
+
+Inferred infer_heads_split(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
+  check_packed_heads(inputs.at(0), attributes);
+  const std::vector<Dim>& dims = inputs[0].dims;
+  return {{inputs[0].dtype, {{DimName::fixed, attributes.context_parallel}, dims[0], share_of(dims[1], attributes)}}};
+}
+
+Inferred infer_heads_merge(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
+  check_parts(inputs.at(0), attributes);
+  const std::vector<Dim>& dims = inputs[0].dims;
+  return {{inputs[0].dtype, {dims[1], times_degree(dims[2], attributes)}}};
+}
+
+Inferred infer_rows_merge(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
+  check_parts(inputs.at(0), attributes);
+  const std::vector<Dim>& dims = inputs[0].dims;
+  return {{inputs[0].dtype, {times_degree(dims[1], attributes), dims[2]}}};
+}
+
+Inferred infer_rows_split(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
+  const std::vector<Dim>& dims = inputs.at(0).dims;
+  return {
+      {inputs[0].dtype, {{DimName::fixed, attributes.context_parallel}, share_of(dims.at(0), attributes), dims.at(1)}}};
 }
 
 Inferred infer_swiglu(const Inputs& inputs, const OpAttributes&, const Precision& precision) {

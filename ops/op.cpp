@@ -44,11 +44,13 @@ std::string signature(const OpInstance& op) {
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     fmt::format_to(out, "{}{}", i == 0 ? "" : ",", fmt::join(op.outputs[i].shape, "x"));
   }
+  if (op.kind == OpKind::cast) fmt::format_to(out, "/from_{}", name_of(op.inputs.front().dtype));
   const auto& attributes = op.attributes;
   if (attributes.head_dim > 0) {
     fmt::format_to(out, "/a{}g{}d{}s{}", attributes.heads, attributes.kv_heads, attributes.head_dim,
                    attributes.sequence_length);
   }
+  if (attributes.context_parallel > 1) fmt::format_to(out, "/c{}", attributes.context_parallel);
   if (attributes.window > 0) fmt::format_to(out, "/w{}", attributes.window);
   if (attributes.probability > 0) text += "/p";
   return text;

@@ -4,7 +4,7 @@
 // Notation: T rows (tokens of a micro-batch = sequences x S), S = sequence_length, H = hidden, A heads and G KV heads on
 // this rank, D = head_dim, F = FFN columns on this rank, V = vocabulary rows on this rank, P = tensor-parallel degree,
 // C = context-parallel degree (`context_parallel`). Under context parallelism S is what a rank holds of each sequence;
-// which positions those are, kernels/row_map.h says.
+// which positions those are, ops/zigzag.h says; rows and positions of a tensor: kernels/row_map.h.
 // "accum" outputs are read, added to and written back. Tensors are dense and row-major.
 #pragma once
 
@@ -21,8 +21,8 @@ enum class OpKind : uint8_t {
   // Embedding.
   embedding,                    ///< tokens i32[T], table[V,H] -> y[T,H]; rows outside [tp_rank*V, +V) give 0
   embedding_backward,           ///< dy[T,H], tokens i32[T] -> accum dtable[V,H]; deterministic
-  position_embedding,           ///< x[T,H], table[M,H] -> y = x + table[row mod S]
-  position_embedding_backward,  ///< dy[T,H] -> accum dtable[M,H] (rows >= S untouched)
+  position_embedding,           ///< x[T,H], table[M,H] -> y = x + table[position of the row]
+  position_embedding_backward,  ///< dy[T,H] -> accum dtable[M,H] (only rows of positions that this rank holds)
   // Norms. `epsilon`.
   rms_norm,             ///< x[T,H], w[H] -> y[T,H], rstd[T]
   rms_norm_backward,    ///< dy, x, w, rstd [, addend[T,H]] -> dx (+ addend), accum dw[H]; dx may be addend or dy
@@ -39,7 +39,7 @@ enum class OpKind : uint8_t {
   bias_add,                ///< x[T,N], bias[N] -> x + bias; in place allowed (row-parallel bias: after the sum over tp)
   bias_backward,           ///< dy[T,N] -> accum db[N]
   // Attention. Packed rows: A query heads, then G key heads, then G value heads, each D wide.
-  rope_table,          ///< -> table f32[S,D/2,2] (cos, sin) of the half-split rotation; run once at start
+  rope_table,          ///< -> table f32[S*C,D/2,2] (cos, sin) of the half-split rotation; run once at start
   rope,                ///< qkv[T,(A+2G)D], table -> qkv' (q and k rotated, v copied); in place allowed
   rope_backward,       ///< dqkv', table -> dqkv; in place allowed
   attention,           ///< qkv -> o[T,A*D], lse[T/S,A,S]; causal, `scale`, `window` (0: none), dropout `probability`
@@ -50,12 +50,14 @@ enum class OpKind : uint8_t {
   attention_scores_backward,   ///< dscores, qkv -> accum dqkv (q and k parts)
   attention_softmax_backward,  ///< dp, p -> dscores; in place allowed
   attention_context_backward,  ///< do, p, qkv -> dp, dqkv (v part set, q and k parts set to 0)
-  split_qkv,  ///< qkv[T,(A+2G)D] -> q[T,A*D], kv[T,2G*D] (key heads, then value heads)
-  join_qkv,   ///< q, kv -> qkv; each is the other's derivative
+  split_qkv,                   ///< qkv[T,(A+2G)D] -> q[T,A*D], kv[T,2G*D] (key heads, then value heads)
+  join_qkv,                    ///< q, kv -> qkv; each is the other's derivative
   // Context parallelism. A ring step attends to the keys and values that began at context rank (own - `ring_step`) mod C.
-  ring_attention,           ///< q, kv [, o, lse of the steps before] -> o, lse of all steps so far; in place
-  ring_attention_backward,  ///< do, q, kv, o, lse (final) [, dq, dkv so far] -> dq[T,A*D], dkv[T,2G*D]; in place
-  heads_split,  ///< x[T,W] -> [C,T,W/C]: part c has the c-th share of the q, k and v heads (kv_heads = 0: of the heads)
+  // dkv belongs to those keys and values: it travels with them.
+  ring_attention,           ///< q, kv [, o, lse of the steps before] -> o, lse of all steps so far; in place allowed
+  ring_attention_backward,  ///< do, q, kv, o, lse (final) [, dq, dkv so far] -> dq[T,A*D], dkv[T,2G*D]; in place allowed
+  heads_split,  ///< x[T,W] -> [C,T,W/C]: part c has the c-th share of the q, k and v heads (kv_heads = 0: of the heads);
+                ///< `heads` and `kv_heads` are those of x, here and in heads_merge
   heads_merge,  ///< [C,T,W/C] -> x[T,W]; each is the other's derivative
   rows_merge,   ///< [C,T,W] -> x[C*T,W]: rows of context rank c go to their positions in whole sequences
   rows_split,   ///< x[C*T,W] -> [C,T,W]; each is the other's derivative
@@ -98,9 +100,10 @@ enum class RopeScaling : uint8_t { none, linear, llama3 };
 
 /// The attributes of all kinds in one plain record; a kind reads only its own. Sizes are this rank's.
 struct OpAttributes {
-  int64_t sequence_length = 0;  ///< rows of each sequence on this rank
+  int64_t sequence_length = 0;   ///< rows of each sequence on this rank
   int64_t context_parallel = 1;  ///< degree over which sequences are cut; positions follow from the context rank
   bool rows_cut = false;         ///< sequence parallelism: the rows are this tensor rank's share of the micro-batch
+  bool heads_cut = false;        ///< after an all-to-all: `heads` are this context rank's share of the tensor rank's
   int64_t ring_step = 0;         ///< of ring attention
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t window = 0;       ///< sliding-window attention: keys within the last `window` positions; 0 = all

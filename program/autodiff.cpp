@@ -1,10 +1,12 @@
 #include "program/autodiff.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "core/error.h"
 #include "ops/op_table.h"
+#include "program/graph_edit.h"
 
 namespace foresail {
 namespace {
@@ -33,12 +35,15 @@ class Backward final : public GradientBuilder {
   int contributed(int i) override;
 
  private:
-  int new_tensor(std::string name, int like);
+  int new_tensor(std::string name, int like) { return add_like(result_.graph, like, std::move(name)); }
+  int communicate(NodeCollective collective, int operand, int like, const std::string& suffix);
   int resolve(int forward_tensor);
   int sum_of(const std::vector<int>& terms, int like);
   void seed();
   bool drop_loss_node();
   void step_back(const Node& node);
+  void step_back_collective(const Node& node);
+  void note_shares(const Node& node);
   void finish();
 
   Differentiated result_;
@@ -46,15 +51,6 @@ class Backward final : public GradientBuilder {
   std::map<int, std::vector<Contribution>> contributions_;  // by forward tensor
   std::map<int, int> weight_gradients_;                     // forward weight tensor -> accumulator
 };
-
-int Backward::new_tensor(std::string name, int like) {
-  GraphTensor gradient = result_.graph.tensors.at(like);
-  gradient.name = std::move(name);
-  gradient.role = TensorRole::activation;
-  gradient.weight = -1;
-  result_.graph.tensors.push_back(std::move(gradient));
-  return static_cast<int>(result_.graph.tensors.size()) - 1;
-}
 
 int Backward::weight_gradient(int forward_weight) {
   const auto found = weight_gradients_.find(forward_weight);
@@ -95,6 +91,16 @@ int Backward::sum_of(const std::vector<int>& terms, int like) {
   return sum;
 }
 
+/// The gradient of forward tensor `like` that a collective makes from `operand`.
+int Backward::communicate(NodeCollective collective, int operand, int like, const std::string& suffix) {
+  Node node;
+  node.collective = collective;
+  node.inputs = {operand};
+  node.outputs = {new_tensor("d_" + tensor(like).name + suffix, like)};
+  result_.graph.nodes.push_back(node);
+  return node.outputs[0];
+}
+
 /// The whole gradient of a forward tensor: shares are summed, then reduced over the ranks, then added to the rest.
 int Backward::resolve(int forward_tensor) {
   auto& terms = contributions_[forward_tensor];
@@ -103,13 +109,7 @@ int Backward::resolve(int forward_tensor) {
   for (const Contribution& term : terms) (term.partial ? shares : whole).push_back(term.tensor);
   if (!shares.empty()) {
     const int share = sum_of(shares, forward_tensor);
-    const int reduced = new_tensor("d_" + tensor(forward_tensor).name + ".sum", forward_tensor);
-    Node node;
-    node.collective = NodeCollective::all_reduce_tensor;
-    node.inputs = {share};
-    node.outputs = {reduced};
-    result_.graph.nodes.push_back(node);
-    whole.push_back(reduced);
+    whole.push_back(communicate(NodeCollective::all_reduce_tensor, share, forward_tensor, ".reduced"));
   }
   const int total = sum_of(whole, forward_tensor);
   terms = {{total, false}};
@@ -137,25 +137,64 @@ bool Backward::drop_loss_node() {
   return true;
 }
 
+void Backward::step_back_collective(const Node& node) {
+  const int input = node.inputs.at(0), output = node.outputs.at(0);
+  switch (node.collective) {
+    case NodeCollective::all_reduce_tensor:  // the sum's gradient is every share's gradient
+      contribute(0, resolve(output));
+      return;
+    case NodeCollective::all_gather_rows: {
+      // The readers of all rows contribute shares: their sum over the ranks is wanted for this rank's rows alone.
+      std::vector<int> shares;
+      for (const Contribution& term : contributions_[output]) {
+        ensure(term.partial, "gathered rows are read by cut operators");
+        shares.push_back(term.tensor);
+      }
+      if (shares.empty()) return;
+      const int share = sum_of(shares, output);
+      contribute(0, communicate(NodeCollective::reduce_scatter_rows, share, input, ".scattered"));
+      return;
+    }
+    case NodeCollective::reduce_scatter_rows:
+      if (const int rows = resolve(output); rows >= 0) {
+        contribute(0, communicate(NodeCollective::all_gather_rows, rows, input, ".gathered"));
+      }
+      return;
+    case NodeCollective::all_to_all_context:
+      if (const int parts = resolve(output); parts >= 0) {
+        contribute(0, communicate(NodeCollective::all_to_all_context, parts, input, ""));
+      }
+      return;
+    case NodeCollective::all_gather_tensor: return;  // gathered statistics carry no gradient
+    case NodeCollective::ring_shift_context:
+    case NodeCollective::none: break;
+  }
+  ensure(false, "rings are expanded after differentiation");
+}
+
+/// Which weights' accumulators hold only a share of the gradient after this node's derivative.
+void Backward::note_shares(const Node& node) {
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const GraphTensor& operand = tensor(node.inputs[i]);
+    if (operand.role != TensorRole::weight) continue;
+    if ((node.partial_gradient_inputs >> i & 1) != 0) result_.partial_weight_gradients.insert(operand.weight);
+    if (operand.dims.at(0).name == DimName::kv) result_.copied_weight_gradients.insert(operand.weight);
+  }
+}
+
 void Backward::step_back(const Node& node) {
   node_ = node;
-  if (node.collective == NodeCollective::all_reduce_tensor) {
-    contribute(0, resolve(node.outputs[0]));  // the sum's gradient is every share's gradient
+  if (node.collective != NodeCollective::none) {
+    step_back_collective(node);
     return;
   }
-  if (node.collective != NodeCollective::none) return;  // gathered statistics carry no gradient
   bool reached = false;
   for (const int output : node.outputs) reached |= !contributions_[output].empty();
   if (!reached) return;
   const auto& derivative = info(node.kind).derivative;
   ensure(static_cast<bool>(derivative), "an operator on the way to the loss has a derivative");
   derivative(*this);
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    const GraphTensor& operand = tensor(node.inputs[i]);
-    if (operand.role == TensorRole::weight && (node.partial_gradient_inputs >> i & 1) != 0) {
-      result_.partial_weight_gradients.insert(operand.weight);
-    }
-  }
+  note_shares(node);
 }
 
 void Backward::finish() {
@@ -188,5 +227,24 @@ Differentiated Backward::run() {
 }  // namespace
 
 Differentiated differentiate(const Graph& forward) { return Backward(forward).run(); }
+
+std::set<int> weight_gradient_nodes(const Differentiated& layer) {
+  const auto& nodes = layer.graph.nodes;
+  std::set<int> delayed, needed_before;  // nodes; tensors that others read or that leave the layer
+  for (int n = static_cast<int>(nodes.size()) - 1; n >= layer.forward_nodes; --n) {
+    const Node& node = nodes[static_cast<size_t>(n)];
+    const bool is_product = node.collective == NodeCollective::none && node.kind == OpKind::linear_backward_weight;
+    const bool serves_others = std::any_of(node.outputs.begin(), node.outputs.end(), [&](int output) {
+      return needed_before.count(output) != 0 ||
+             layer.graph.tensors[static_cast<size_t>(output)].role != TensorRole::activation;
+    });
+    if (is_product || !serves_others) {
+      delayed.insert(n);
+    } else {
+      needed_before.insert(node.inputs.begin(), node.inputs.end());
+    }
+  }
+  return delayed;
+}
 
 }  // namespace foresail

@@ -4,13 +4,12 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "ops/op_table.h"
 #include "program/pack.h"
 
 namespace foresail {
 namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 /// Tensors that share one buffer.
 struct Bundle {
@@ -18,11 +17,22 @@ struct Bundle {
   int first = 0, last = 0;  ///< positions in the block's nodes, inclusive
   std::optional<Place> pin;
   bool live_out = false;
+  bool carried = false;
 };
 
 bool is_volatile(TensorRole role) {
   return role == TensorRole::activation || role == TensorRole::layer_output || role == TensorRole::output_gradient ||
          role == TensorRole::input_gradient || role == TensorRole::layer_input;
+}
+
+Register register_of(PackSpace space) {
+  switch (space) {
+    case PackSpace::hole: return Register::saved;
+    case PackSpace::carried: return Register::carried;
+    case PackSpace::scratch:
+    case PackSpace::unplaced: break;
+  }
+  return Register::scratch;
 }
 
 class Placer {
@@ -56,7 +66,8 @@ void Placer::touch(int tensor, int position, bool writes) {
     bundle.bytes = round_up(graph_.tensors[tensor].type().bytes(), request_.alignment);
     if (const auto pin = request_.pinned.find(tensor); pin != request_.pinned.end()) bundle.pin = pin->second;
     bundle.first = writes ? position : 0;  // read before any write: it comes from outside
-    bundle.live_out = request_.live_out.count(tensor) != 0;
+    bundle.carried = request_.carried.count(tensor) != 0;
+    bundle.live_out = bundle.carried || request_.live_out.count(tensor) != 0;
     bundles_.push_back(bundle);
   }
   Bundle& bundle = bundles_[entry->second];
@@ -68,6 +79,8 @@ void Placer::find_bundles() {
     for (const int input : node(p).inputs) touch(input, static_cast<int>(p), false);
     for (const int output : node(p).outputs) touch(output, static_cast<int>(p), true);
   }
+  // What others still need keeps its place even if this block does not look at it.
+  for (const int tensor : request_.live_out) touch(tensor, 0, false);
 }
 
 bool Placer::read_elsewhere(size_t position, int input) const {
@@ -82,6 +95,7 @@ bool Placer::read_elsewhere(size_t position, int input) const {
 
 /// Pinned places must not be alive twice at once.
 bool Placer::pins_allow(const Bundle& target, const Bundle& source, int position) const {
+  if (target.carried && source.pin && source.pin->base != Register::saved) return false;  // the slot alone outlives us
   if (!target.pin) return !source.pin || source.pin->base != Register::x_in;
   if (source.pin) return *source.pin == *target.pin;
   for (const Bundle& other : bundles_) {
@@ -109,6 +123,7 @@ void Placer::merge(int into, int from) {
   Bundle& source = bundles_[from];
   target.first = std::min(target.first, source.first);
   target.last = std::max(target.last, source.last);
+  target.carried |= source.carried;
   if (!target.pin) target.pin = source.pin;
   source.bytes = 0;
   for (auto& [tensor, bundle] : bundle_of_) {
@@ -145,25 +160,27 @@ void Placer::pack_bundles(PlacedBlock& result) {
   for (size_t b = 0; b < bundles_.size(); ++b) {
     const Bundle& bundle = bundles_[b];
     if (bundle.bytes == 0) continue;
-    PackItem item{bundle.bytes, bundle.first, bundle.last, PackSpace::unplaced, 0};
+    PackItem item{bundle.bytes, bundle.first, bundle.last, bundle.carried};
     if (bundle.pin) {
       const bool in_hole = bundle.pin->base == Register::saved || bundle.pin->base == Register::x_in;
-      if (!bundle.pin->in_scratch && !(in_hole && request_.hole_bytes > 0)) continue;  // outside both ranges
-      item.space = bundle.pin->in_scratch ? PackSpace::scratch : PackSpace::hole;
+      if (!in_hole || request_.hole_bytes == 0) continue;  // outside what is packed here
+      item.space = PackSpace::hole;
       item.offset = bundle.pin->offset;
     }
     add_item(item, static_cast<int>(b));
   }
   for (const auto& [position, bytes] : request_.workspace) {
     if (bytes == 0) continue;
-    add_item({round_up(bytes, request_.alignment), position, position, PackSpace::unplaced, 0}, -1 - position);
+    add_item({round_up(bytes, request_.alignment), position, position}, -1 - position);
   }
   ensure(fixed_items_fit(items), "tensors pinned to one place never live at the same time");
-  const PackResult packed = pack(items, request_.hole_bytes, request_.scratch_begin);
+  const PackResult packed = pack(items, request_.hole_bytes);
   result.scratch_end = packed.scratch_end;
+  result.carried_end = packed.carried_end;
   for (size_t i = 0; i < items.size(); ++i) {
-    const bool hole = packed.items[i].space == PackSpace::hole;
-    const Place place{hole ? Register::saved : Register::absolute, packed.items[i].offset, MemoryKind::scratch, !hole};
+    const PackItem& item = packed.items[i];
+    const MemoryKind memory = item.carried ? MemoryKind::activations : MemoryKind::scratch;
+    const Place place{register_of(item.space), item.offset, memory};
     if (owners[i] < 0) {
       result.workspace_places[-1 - owners[i]] = place;
     } else if (!bundles_[owners[i]].pin) {

@@ -18,7 +18,6 @@ struct Place {
   Register base = Register::absolute;
   int64_t offset = 0;
   MemoryKind memory = MemoryKind::scratch;
-  bool in_scratch = false;  ///< `offset` counts from the start of the scratch segment, whose place is not known yet
   bool operator==(const Place&) const = default;
 };
 
@@ -37,10 +36,11 @@ struct BlockRequest {
   std::map<int, Place> pinned;
   /// Pinned tensors whose value must survive the block.
   std::set<int> live_out;
+  /// Tensors without a given place whose value must survive the block until the micro-batch's weight gradient: they go
+  /// into dead parts of the layer's region of the slot, and where those do not suffice into its carried region.
+  std::set<int> carried;
   /// Bytes of this layer's region of the slot (register `saved`): dead parts of it serve as scratch. 0 in forward.
   int64_t hole_bytes = 0;
-  /// Scratch below this offset is taken.
-  int64_t scratch_begin = 0;
   int64_t alignment = 64;
   std::map<int, int64_t> workspace;  ///< bytes by position in `nodes`
 };
@@ -49,6 +49,7 @@ struct PlacedBlock {
   std::map<int, Place> places;            ///< by tensor
   std::map<int, Place> workspace_places;  ///< by position in `nodes`
   int64_t scratch_end = 0;                ///< bytes of scratch that this block needs
+  int64_t carried_end = 0;                ///< bytes of the carried region
 };
 
 PlacedBlock place_block(const BlockRequest& request);

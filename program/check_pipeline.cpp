@@ -7,9 +7,8 @@
 #include <map>
 #include <tuple>
 
-#include "core/error.h"
 #include "program/check.h"
-#include "program/walk.h"
+#include "program/check_parts.h"
 
 namespace foresail {
 namespace {
@@ -21,20 +20,61 @@ struct CommEvent {
   GroupKind group{};
 };
 
+bool between_stages(const Program& program, const Instruction& instruction) {
+  if (instruction.kind == InstructionKind::op) return false;
+  if (!is_collective(instruction.kind)) return true;
+  return program.mesh.pp > 1 && (instruction.group == GroupKind::world || instruction.group == GroupKind::embedding);
+}
+
 /// What a stage communicates with other stages, in order.
 std::vector<CommEvent> events_of(const Program& program) {
+  std::vector<std::vector<const Instruction*>> of_block;  // most blocks have none: a step is walked once per stage
+  for (const Block& block : program.blocks) {
+    auto& list = of_block.emplace_back();
+    for (const Instruction& instruction : block.instructions) {
+      if (between_stages(program, instruction)) list.push_back(&instruction);
+    }
+  }
   std::vector<CommEvent> events;
-  walk_step(program, false, [&](const Step& step, const std::vector<Touch>&) {
-    const Instruction& instruction = *step.instruction;
-    if (instruction.kind == InstructionKind::op) return;
-    const bool collective =
-        instruction.kind == InstructionKind::all_reduce || instruction.kind == InstructionKind::all_gather;
-    if (collective && (instruction.group == GroupKind::data || instruction.group == GroupKind::tensor)) return;
-    events.push_back({instruction.kind, instruction.peer_stage,
-                      message_tag(instruction.channel, step.entry->micro_batch), instruction.channel,
-                      communication_bytes(*step.block, instruction), instruction.group});
+  walk_calls(program, false, [&](const ScheduleEntry& entry, const Call& call, const Block& block) {
+    for (const Instruction* instruction : of_block[static_cast<size_t>(call.block)]) {
+      events.push_back({instruction->kind, instruction->peer_stage,
+                        message_tag(program, instruction->channel, entry.micro_batch), instruction->channel,
+                        communication_bytes(block, *instruction), instruction->group});
+    }
   });
   return events;
+}
+
+/// The Programs are stages 0, 1, ... of one mesh and hold every virtual stage and every layer once.
+std::vector<std::string> check_stages(std::span<const Program> stages) {
+  Problems problems;
+  const Program& first = stages.front();
+  std::map<int32_t, const Chunk*> by_virtual_stage;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const Program& stage = stages[s];
+    check_indices(stage, problems);
+    if (stage.stage != static_cast<int32_t>(s) || stage.mesh != first.mesh ||
+        stage.mesh.pp != static_cast<int32_t>(stages.size()) || stage.chunks.size() != first.chunks.size() ||
+        stage.micro_batches != first.micro_batches) {
+      problems.add(fmt::format("stage {} is not stage {} of the same pipeline", stage.stage, s));
+    }
+    for (const Chunk& chunk : stage.chunks) {
+      if (!by_virtual_stage.emplace(chunk.virtual_stage, &chunk).second) {
+        problems.add(fmt::format("virtual stage {} exists twice", chunk.virtual_stage));
+      }
+    }
+  }
+  int32_t expected = 0, layer = 0;
+  for (const auto& [virtual_stage, chunk] : by_virtual_stage) {
+    if (virtual_stage != expected++) problems.add(fmt::format("virtual stage {} is missing", expected - 1));
+    if (chunk->first_layer != layer) {
+      problems.add(
+          fmt::format("virtual stage {} begins with layer {} instead of {}", virtual_stage, chunk->first_layer, layer));
+    }
+    layer = chunk->first_layer + chunk->layers;
+  }
+  return problems.take();
 }
 
 /// Plays the communication of all stages: sends are posted at once, receives and waits block, collectives meet.
@@ -66,25 +106,23 @@ class Play {
     const CommEvent* current() const { return next < events.size() ? &events[next] : nullptr; }
   };
   struct Message {
-    int32_t tag, channel;
+    int32_t tag;
     int64_t bytes;
   };
 
   bool advance(int s) {
-    StageState& stage = stages_[s];
+    StageState& stage = stages_[static_cast<size_t>(s)];
     const CommEvent* event = stage.current();
     if (event == nullptr) return false;
     switch (event->kind) {
       case InstructionKind::send: {
-        if (event->peer < 0 || event->peer >= static_cast<int>(stages_.size())) {
-          problems_.push_back(fmt::format("stage {} sends to stage {}, which does not exist", s, event->peer));
-          return false;
-        }
-        wires_[{s, event->peer, event->channel}].push_back({event->tag, event->channel, event->bytes});
+        if (!has_peer(s, *event, "sends to")) return false;
+        wires_[{s, event->peer, event->channel}].push_back({event->tag, event->bytes});
         ++stage.outstanding[event->channel];
         break;
       }
       case InstructionKind::receive: {
+        if (!has_peer(s, *event, "receives from")) return false;
         auto& wire = wires_[{event->peer, s, event->channel}];
         if (wire.empty()) return false;
         const Message message = wire.front();
@@ -94,7 +132,7 @@ class Play {
                                           s, event->tag, event->bytes, event->peer, message.tag, message.bytes));
           return false;
         }
-        --stages_[event->peer].outstanding[message.channel];
+        --stages_[static_cast<size_t>(event->peer)].outstanding[event->channel];
         break;
       }
       case InstructionKind::wait_send:
@@ -106,30 +144,34 @@ class Play {
     return true;
   }
 
+  bool has_peer(int s, const CommEvent& event, const char* what) {
+    if (event.peer >= 0 && event.peer < static_cast<int>(stages_.size()) && event.peer != s) return true;
+    problems_.push_back(fmt::format("stage {} {} stage {}, which is itself or does not exist", s, what, event.peer));
+    return false;
+  }
+
   /// One collective that all its members have reached.
   bool meet() {
     for (const GroupKind group : {GroupKind::world, GroupKind::embedding}) {
-      std::vector<int> members;
+      std::vector<size_t> members{0, stages_.size() - 1};
       if (group == GroupKind::world) {
-        for (size_t s = 0; s < stages_.size(); ++s) members.push_back(static_cast<int>(s));
-      } else {
-        members = {0, static_cast<int>(stages_.size()) - 1};
+        members.clear();
+        for (size_t s = 0; s < stages_.size(); ++s) members.push_back(s);
       }
-      const auto there = [&](int s) {
+      const auto there = [&](size_t s) {
         const CommEvent* event = stages_[s].current();
-        return event != nullptr && event->group == group &&
-               (event->kind == InstructionKind::all_reduce || event->kind == InstructionKind::all_gather);
+        return event != nullptr && event->group == group && is_collective(event->kind);
       };
       if (!std::all_of(members.begin(), members.end(), there)) continue;
       const CommEvent first = *stages_[members.front()].current();
-      for (const int s : members) {
+      for (const size_t s : members) {
         if (stages_[s].current()->bytes != first.bytes || stages_[s].current()->kind != first.kind) {
           problems_.push_back(
               fmt::format("stages {} and {} meet in a collective with different operands", members.front(), s));
           return false;
         }
       }
-      for (const int s : members) ++stages_[s].next;
+      for (const size_t s : members) ++stages_[s].next;
       return true;
     }
     return false;
@@ -159,6 +201,10 @@ class Play {
 
 }  // namespace
 
-std::vector<std::string> check_pipeline(std::span<const Program> stages) { return Play(stages).run(); }
+std::vector<std::string> check_pipeline(std::span<const Program> stages) {
+  if (stages.empty()) return {"a pipeline has at least one stage"};
+  std::vector<std::string> problems = check_stages(stages);
+  return problems.empty() ? Play(stages).run() : problems;
+}
 
 }  // namespace foresail

@@ -34,19 +34,48 @@ Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Pr
   return compile_forward_to_logits(shape, target, workspace_of);
 }
 
-std::vector<ParameterSlice> parameter_slices(const ModelSpec& model, const Strategy& strategy, int stage,
-                                             int tensor_rank) {
-  // Weights do not depend on the batch: one short sequence shapes the graphs.
-  const StageShape shape = shape_stage(model, {1, strategy.dp * strategy.micro_batch, {}, false}, strategy, {}, stage);
+Mesh mesh_of(const ModelSpec& model, const Strategy& strategy) { return Mesh::of(strategy, model.kv_heads); }
+
+namespace {
+
+/// Slices of every unit of a stage, cut unit by unit as `cut` says.
+template <typename CutUnit>
+std::vector<ParameterSlice> stage_slices(const StageShape& shape, int tensor_rank, const CutUnit& cut) {
   std::vector<ParameterSlice> slices;
   const auto append = [&](const LayerKind& kind, int64_t offset, int64_t layer) {
-    const auto more = slices_of(kind.graph, kind.unit, offset, layer, strategy.tp, tensor_rank, kind.second_holder);
+    const auto whole = slices_of(kind.graph, kind.unit, offset, layer, shape.cut, tensor_rank, kind.second_holder);
+    const auto more = cut(whole, kind.unit, offset);
     slices.insert(slices.end(), more.begin(), more.end());
   };
   if (shape.first) append(shape.embedding, shape.embedding_offset, -1);
-  for (int64_t i = 0; i < shape.layers.count; ++i) append(shape.block, shape.layer_offset(i), shape.layers.first + i);
+  for (size_t c = 0; c < shape.chunks.size(); ++c) {
+    for (int64_t i = 0; i < shape.chunks[c].layers.count; ++i) {
+      append(shape.block, shape.layer_offset(c, i), shape.chunks[c].layers.first + i);
+    }
+  }
   if (shape.last) append(shape.head, shape.head_offset, -1);
   return slices;
+}
+
+}  // namespace
+
+RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place) {
+  // Weights do not depend on the batch: one short sequence shapes the graphs.
+  const ShapeRequest request{2 * strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1),
+                             strategy.dp * strategy.micro_batch, {}, false};
+  const StageShape shape = shape_stage(model, request, strategy, {}, place.pp);
+  const auto slices = [&](bool sharded, SliceCoordinates coordinates) {
+    return stage_slices(shape, place.tp, [&](const auto& whole, const Unit& unit, int64_t offset) {
+      if (!sharded) return whole;
+      return shard_slices(whole, unit, offset, shape.mesh.shard, shape.mesh.shard_rank(place), coordinates);
+    });
+  };
+  RankSlices result;
+  result.parameters = slices(shape.shards_parameters(), SliceCoordinates::shard);
+  result.gradients = slices(shape.shards_state(), shape.shards_gradients() ? SliceCoordinates::shard
+                                                                           : SliceCoordinates::whole);
+  result.state = slices(shape.shards_state(), SliceCoordinates::shard);
+  return result;
 }
 
 std::map<std::string, int64_t> used_workspaces(const Program& program) {

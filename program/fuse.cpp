@@ -45,6 +45,7 @@ bool fuse_one_add_norm(Graph& graph) {
     std::vector<int> inputs = graph.nodes[add].inputs;
     inputs.insert(inputs.end(), norm.inputs.begin() + 1, norm.inputs.end());
     norm.outputs.insert(norm.outputs.begin(), norm.inputs[0]);
+    norm.partial_gradient_inputs = graph.nodes[add].partial_gradient_inputs | (norm.partial_gradient_inputs >> 1 << 2);
     norm.inputs = std::move(inputs);
     norm.kind = *fused;
     graph.nodes.erase(graph.nodes.begin() + add);
@@ -62,6 +63,7 @@ bool fuse_one_bias_gelu(Graph& graph) {
       continue;
     gelu.kind = OpKind::bias_gelu;
     gelu.inputs.push_back(graph.nodes[product].inputs[2]);
+    gelu.partial_gradient_inputs |= (graph.nodes[product].partial_gradient_inputs >> 2 & 1) << 1;
     graph.nodes[product].inputs.pop_back();
     return true;
   }

@@ -1,66 +1,144 @@
 // Which strategies a model and a job admit.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "core/error.h"
 #include "program/compile.h"
 
 namespace foresail {
 namespace {
 
-void parts_not_built(const Strategy& strategy, std::vector<std::string>& reasons) {
-  if (strategy.cp != 1) reasons.emplace_back("context parallelism (cp > 1) is not built yet");
+using Reasons = std::vector<std::string>;
+
+void parts_not_built(const Strategy& strategy, Reasons& reasons) {
   if (strategy.ep != 1 || strategy.etp != 1) reasons.emplace_back("expert parallelism (ep, etp > 1) is not built yet");
-  if (strategy.virtual_stages != 1) reasons.emplace_back("interleaving (virtual_stages > 1) is not built yet");
-  if (strategy.zero_stage != 0) reasons.emplace_back("ZeRO (zero_stage > 0) is not built yet");
-  if (strategy.sequence_parallel) reasons.emplace_back("sequence parallelism is not built yet");
 }
 
-void tensor_parallel_divides(const ModelSpec& model, const Strategy& strategy, std::vector<std::string>& reasons) {
+void tensor_parallel_divides(const ModelSpec& model, const Strategy& strategy, Reasons& reasons) {
   if (model.heads % strategy.tp != 0) {
     reasons.push_back(fmt::format("tp = {} does not divide the {} attention heads", strategy.tp, model.heads));
-  } else if (model.kv_heads % strategy.tp != 0) {
-    reasons.push_back(fmt::format("tp = {} does not divide the {} KV heads (their replication is not built yet)",
-                                  strategy.tp, model.kv_heads));
+  } else if (strategy.tp > model.kv_heads ? strategy.tp % model.kv_heads != 0 : model.kv_heads % strategy.tp != 0) {
+    reasons.push_back(fmt::format("of tp = {} and {} KV heads neither divides the other", strategy.tp, model.kv_heads));
   }
-  if (model.ffn % strategy.tp != 0) {
-    reasons.push_back(
-        fmt::format("tp = {} does not divide the FFN width {} (padding is not built yet)", strategy.tp, model.ffn));
-  }
+  if (strategy.tp > model.ffn) reasons.emplace_back("tp exceeds the FFN width");
   if (strategy.tp > model.vocabulary) reasons.emplace_back("tp exceeds the vocabulary");
+}
+
+void sequence_is_cut_evenly(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
+  if (strategy.cp > 1 && job.sequence_length % (2 * strategy.cp) != 0) {
+    reasons.push_back(fmt::format("sequence length {} is not a multiple of 2 x cp = {}", job.sequence_length,
+                                  2 * strategy.cp));
+  }
+  const int64_t rows = strategy.micro_batch * job.sequence_length / strategy.cp;
+  if (strategy.sequence_parallel && rows % strategy.tp != 0) {
+    reasons.push_back(fmt::format("sequence parallelism: tp = {} does not divide the {} tokens of a micro-batch on a rank",
+                                  strategy.tp, rows));
+  }
+  if (strategy.cp == 1 || strategy.context == ContextKind::ring) return;
+  const int64_t heads = model.heads / std::min(strategy.tp, model.heads);
+  const int64_t kv_heads = std::max<int64_t>(1, model.kv_heads / strategy.tp);
+  if (heads % strategy.cp != 0 || kv_heads % strategy.cp != 0) {
+    reasons.push_back(fmt::format("all-to-all context parallelism: cp = {} does not divide the {} heads and {} KV heads "
+                                  "of a tensor rank; use context=ring",
+                                  strategy.cp, heads, kv_heads));
+  }
+}
+
+void zero_groups_fit(const Strategy& strategy, Reasons& reasons) {
+  if (strategy.zero_group != 0 && strategy.zero_stage == 0) {
+    reasons.emplace_back("zero_group is given, but zero_stage is 0");
+  }
+  if (strategy.data_ranks() % strategy.shard_ranks() != 0) {
+    reasons.push_back(fmt::format("zero_group = {} does not divide the dp x cp = {} data ranks", strategy.zero_group,
+                                  strategy.data_ranks()));
+  }
+  if (strategy.bucket_bytes > 0 && !strategy.overlap) {
+    reasons.emplace_back("bucket_bytes is given, but overlap is off");
+  }
+}
+
+void batch_divides(const Job& job, const Strategy& strategy, Reasons& reasons) {
+  const int64_t round = strategy.dp * strategy.micro_batch;
+  if (job.global_batch >= 1 && (job.global_batch % round == 0 || strategy.ragged_batch)) return;
+  reasons.push_back(fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged_batch=true masks "
+                                "the rest)",
+                                job.global_batch, round));
+}
+
+void pipeline_fits(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
+  const int64_t chunks = strategy.virtual_stages;
+  if (strategy.schedule == ScheduleKind::interleaved && (chunks < 2 || strategy.pp < 2)) {
+    reasons.emplace_back("the interleaved schedule needs pp > 1 and virtual_stages > 1");
+  }
+  if (strategy.schedule == ScheduleKind::zb_v && chunks != 2) {
+    reasons.emplace_back("the ZB-V schedule has virtual_stages = 2");
+  }
+  const bool single = strategy.schedule != ScheduleKind::interleaved && strategy.schedule != ScheduleKind::zb_v;
+  if (single && chunks != 1) {
+    reasons.push_back(fmt::format("schedule {} has virtual_stages = 1", name_of(strategy.schedule)));
+  }
+  const int64_t stages = strategy.pp * chunks;
+  if (stages > model.layers) {
+    reasons.push_back(fmt::format("pp x virtual_stages = {} exceeds the {} layers", stages, model.layers));
+  }
+  const int64_t round = strategy.dp * strategy.micro_batch;
+  const int64_t micro_batches = (std::max<int64_t>(job.global_batch, 1) + round - 1) / round;
+  if (strategy.schedule == ScheduleKind::interleaved && micro_batches % strategy.pp != 0) {
+    reasons.push_back(fmt::format("the interleaved schedule needs micro-batches ({}) in multiples of pp = {}",
+                                  micro_batches, strategy.pp));
+  }
+  const auto& given = strategy.stage_layers;
+  if (given.empty()) return;
+  if (static_cast<int64_t>(given.size()) != stages || std::accumulate(given.begin(), given.end(), int64_t{0}) != model.layers) {
+    reasons.push_back(fmt::format("stage_layers does not give {} virtual stages that add up to {} layers", stages,
+                                  model.layers));
+  }
+}
+
+void recompute_layers_exist(const ModelSpec& model, const Strategy& strategy, Reasons& reasons) {
+  for (const RecomputeRule& rule : strategy.recompute_layers) {
+    if (rule.last < model.layers) continue;
+    reasons.push_back(fmt::format("recompute_layers names layer {} of {}", rule.last, model.layers));
+    return;
+  }
 }
 
 }  // namespace
 
 std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Strategy& strategy) {
   std::vector<std::string> reasons;
-  for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.micro_batch}) {
-    if (degree < 1) return {"every degree and the micro-batch are at least 1"};
+  for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.micro_batch,
+                               strategy.virtual_stages}) {
+    if (degree < 1) return {"every degree, virtual_stages and the micro-batch are at least 1"};
   }
   parts_not_built(strategy, reasons);
   tensor_parallel_divides(model, strategy, reasons);
-  if (strategy.pp > model.layers) {
-    reasons.push_back(fmt::format("pp = {} exceeds the {} layers", strategy.pp, model.layers));
+  zero_groups_fit(strategy, reasons);
+  pipeline_fits(model, job, strategy, reasons);
+  recompute_layers_exist(model, strategy, reasons);
+  if (job.sequence_length < 1) {
+    reasons.emplace_back("the sequence length is not positive");
+  } else {
+    sequence_is_cut_evenly(model, job, strategy, reasons);
   }
-  if (job.sequence_length < 1) reasons.emplace_back("the sequence length is not positive");
   if (model.positions == PositionKind::learned && job.sequence_length > model.max_positions) {
     reasons.push_back(
         fmt::format("sequence length {} exceeds the {} learned positions", job.sequence_length, model.max_positions));
   }
-  if (job.global_batch < 1 || job.global_batch % (strategy.dp * strategy.micro_batch) != 0) {
-    reasons.push_back(
-        fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged batches are not "
-                    "built yet)",
-                    job.global_batch, strategy.dp * strategy.micro_batch));
-  }
+  batch_divides(job, strategy, reasons);
   return reasons;
 }
 
-std::vector<StageLayers> stage_layers(int64_t layers, int64_t stages) {
-  ensure(stages >= 1 && stages <= layers, "every stage has at least one layer");
+std::vector<StageLayers> stage_layers(int64_t layers, const Strategy& strategy) {
+  const int64_t stages = strategy.pp * strategy.virtual_stages;
+  ensure(stages >= 1 && stages <= layers, "every virtual stage has at least one layer");
   std::vector<StageLayers> result;
   int64_t first = 0;
   for (int64_t stage = 0; stage < stages; ++stage) {
-    const int64_t count = layers / stages + (stage < layers % stages ? 1 : 0);
+    const int64_t even = layers / stages + (stage < layers % stages ? 1 : 0);
+    const int64_t count = strategy.stage_layers.empty() ? even : strategy.stage_layers.at(static_cast<size_t>(stage));
     result.push_back({first, count});
     first += count;
   }

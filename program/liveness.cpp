@@ -1,10 +1,11 @@
 // How little memory a step could need, and which bytes of the arena nothing uses.
 #include <algorithm>
-#include <array>
 #include <map>
 #include <utility>
 
+#include "core/round_up.h"
 #include "program/check.h"
+#include "program/interval_set.h"
 #include "program/walk.h"
 
 namespace foresail {
@@ -12,40 +13,38 @@ namespace {
 
 using Range = std::pair<int64_t, int64_t>;
 
-struct Lifetime {
-  int64_t bytes, first, last;
-};
+bool contains(const Touch& outer, const Touch& inner) { return outer.begin <= inner.begin && inner.end <= outer.end; }
 
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
-
-/// Values outside the persistent region: a write that does not accumulate starts one, reads extend it.
+/// Values outside the persistent region: a write that does not accumulate starts one, whatever reads or adds to some part
+/// of it extends it, and one that is written over it ends it.
 class Lifetimes {
  public:
   explicit Lifetimes(const Program& program) : program_(program) {}
 
   void visit(const Step& step, const std::vector<Touch>& touches) {
     if (step.instruction->kind == InstructionKind::wait_send) {
-      for (const Range& range : outstanding_[step.instruction->channel]) extend(range, step.time);
-      outstanding_[step.instruction->channel].clear();
+      for (const Range& range : sent_[step.instruction->channel]) extend(range, step.time);
+      sent_[step.instruction->channel].clear();
     }
     for (const Touch& touch : touches) {
       if (touch.begin < program_.arena.persistent_bytes) continue;
-      const Range range{touch.begin, touch.end};
-      if (touch.reads) extend(range, step.time);
-      if (touch.writes && !touch.reads && !is_in_place(touch, touches)) start(range, step.time);
-      if (step.instruction->kind == InstructionKind::send) outstanding_[step.instruction->channel].push_back(range);
+      if (touch.reads) extend({touch.begin, touch.end}, step.time - (becomes_part(touch, touches) ? 1 : 0));
+      if (step.instruction->kind == InstructionKind::send) {
+        sent_[step.instruction->channel].emplace_back(touch.begin, touch.end);
+      }
+    }
+    for (const Touch& touch : touches) {
+      if (touch.begin < program_.arena.persistent_bytes || !touch.writes || touch.reads) continue;
+      const Touch* input = place_in_input(touch, touches);
+      if (input != nullptr && input->begin == touch.begin && input->end == touch.end) continue;
+      start({touch.begin, touch.end}, step.time + (input != nullptr ? 1 : 0), step.time);
     }
   }
 
   int64_t largest_sum() {
-    for (const auto& [range, lifetime] : open_) closed_.push_back(lifetime);
-    std::map<int64_t, int64_t> changes;
-    for (const Lifetime& lifetime : closed_) {
-      changes[lifetime.first] += lifetime.bytes;
-      changes[lifetime.last + 1] -= lifetime.bytes;
-    }
+    for (const auto& [begin, value] : open_) close(begin, value);
     int64_t live = 0, largest = 0;
-    for (const auto& [time, change] : changes) {
+    for (const auto& [time, change] : changes_) {
       live += change;
       largest = std::max(largest, live);
     }
@@ -53,27 +52,57 @@ class Lifetimes {
   }
 
  private:
-  /// The output takes an input's buffer: the same memory goes on living.
-  static bool is_in_place(const Touch& output, const std::vector<Touch>& touches) {
+  struct Value {
+    int64_t end, first, last;
+  };
+
+  /// The input whose bytes an output takes, whole (the same memory goes on living) or in part (a reduce_scatter into this
+  /// rank's part: from the next instruction on only that lives).
+  static const Touch* place_in_input(const Touch& output, const std::vector<Touch>& touches) {
+    const auto found = std::find_if(touches.begin(), touches.end(), [&](const Touch& other) {
+      return other.reads && !other.writes && !output.workspace && contains(other, output);
+    });
+    return found == touches.end() ? nullptr : &*found;
+  }
+
+  /// An input that is a part of an output (an all_gather of this rank's part): from this instruction on it is that output.
+  static bool becomes_part(const Touch& input, const std::vector<Touch>& touches) {
     return std::any_of(touches.begin(), touches.end(), [&](const Touch& other) {
-      return other.reads && other.begin == output.begin && other.end == output.end;
+      return other.writes && !other.workspace && contains(other, input) && !contains(input, other);
     });
   }
 
   void extend(const Range& range, int64_t time) {
-    if (const auto found = open_.find(range); found != open_.end()) found->second.last = time;
+    for (auto at = first_overlapping(range.first); at != open_.end() && at->first < range.second; ++at) {
+      at->second.last = std::max(at->second.last, time);
+    }
   }
 
-  void start(const Range& range, int64_t time) {
-    const int64_t bytes = round_up(range.second - range.first, program_.alignment);
-    if (const auto found = open_.find(range); found != open_.end()) closed_.push_back(found->second);
-    open_[range] = {bytes, time, time};
+  void start(const Range& range, int64_t first, int64_t last) {
+    auto at = first_overlapping(range.first);
+    while (at != open_.end() && at->first < range.second) {
+      close(at->first, at->second);
+      at = open_.erase(at);
+    }
+    open_[range.first] = {range.second, first, std::max(first, last)};
+  }
+
+  void close(int64_t begin, const Value& value) {
+    const int64_t bytes = round_up(value.end - begin, program_.alignment);
+    changes_[value.first] += bytes;
+    changes_[value.last + 1] -= bytes;
+  }
+
+  std::map<int64_t, Value>::iterator first_overlapping(int64_t begin) {
+    auto at = open_.upper_bound(begin);
+    if (at != open_.begin() && std::prev(at)->second.end > begin) --at;
+    return at;
   }
 
   const Program& program_;
-  std::map<Range, Lifetime> open_;
-  std::vector<Lifetime> closed_;
-  std::map<int32_t, std::vector<Range>> outstanding_;  // sent, not yet waited for, by channel
+  std::map<int64_t, Value> open_;               // disjoint, by begin
+  std::map<int64_t, int64_t> changes_;          // of the live bytes, by time
+  std::map<int32_t, std::vector<Range>> sent_;  // not yet waited for, by channel
 };
 
 }  // namespace
@@ -86,21 +115,19 @@ int64_t liveness_bound(const Program& program) {
 }
 
 std::vector<Segment> arena_gaps(const Program& program) {
-  std::vector<Range> used{
-      {program.arena.step_inputs.offset, program.arena.step_inputs.offset + program.arena.step_inputs.bytes},
-      {program.arena.data.offset, program.arena.data.offset + program.arena.data.bytes}};
-  walk_step(program, true, [&](const Step&, const std::vector<Touch>& touches) {
-    for (const Touch& touch : touches) used.emplace_back(touch.begin, touch.end);
-  });
-  std::sort(used.begin(), used.end());
-  std::vector<Segment> gaps;
-  int64_t covered = 0;
-  for (const auto& [begin, end] : used) {
-    if (begin > covered) gaps.push_back({covered, begin - covered});
-    covered = std::max(covered, end);
+  IntervalSet unused;
+  unused.add(0, program.arena.bytes);
+  for (const Segment& segment : {program.arena.step_inputs, program.arena.data}) {
+    unused.remove(segment.offset, segment.offset + segment.bytes);
   }
-  if (covered < program.arena.bytes) gaps.push_back({covered, program.arena.bytes - covered});
-  return gaps;
+  walk_step(program, true, [&](const Step& step, const std::vector<Touch>& touches) {
+    for (const Touch& touch : touches) {
+      // Other ranks touch the share that is theirs.
+      const int64_t stride = step.block->buffers[static_cast<size_t>(touch.buffer)].shard_stride;
+      unused.remove(touch.begin, touch.end + stride * (program.mesh.shard - 1));
+    }
+  });
+  return unused.segments();
 }
 
 }  // namespace foresail

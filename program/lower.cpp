@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "ops/op_table.h"
 
 namespace foresail {
@@ -19,22 +20,45 @@ OpInstance instance_of(const Graph& graph, const Node& node) {
 /// Workspace is counted in 4-byte units.
 TensorType workspace_type(int64_t bytes) { return {DType::f32, {(bytes + 3) / 4}}; }
 
+/// How a collective of a graph runs.
+struct CollectiveForm {
+  InstructionKind kind;
+  GroupKind group;
+  TimeKind time;
+};
+
+CollectiveForm form_of(NodeCollective collective) {
+  using enum InstructionKind;
+  switch (collective) {
+    case NodeCollective::all_reduce_tensor: return {all_reduce, GroupKind::tensor, TimeKind::tensor_comm};
+    case NodeCollective::all_gather_tensor:
+    case NodeCollective::all_gather_rows: return {all_gather, GroupKind::tensor, TimeKind::tensor_comm};
+    case NodeCollective::reduce_scatter_rows: return {reduce_scatter, GroupKind::tensor, TimeKind::tensor_comm};
+    case NodeCollective::all_to_all_context: return {all_to_all, GroupKind::context, TimeKind::context_comm};
+    case NodeCollective::ring_shift_context: return {ring_shift, GroupKind::context, TimeKind::context_comm};
+    case NodeCollective::none: break;
+  }
+  ensure(false, "an operator is no collective");
+  return {};
+}
+
 class Lowering {
  public:
   Lowering(const BlockRequest& request, const PlacedBlock& placed) : request_(request), placed_(placed) {
     result_.block.name = request.name;
-    result_.scratch_end = placed.scratch_end;
+    result_.scratch_bytes = placed.scratch_end;
+    result_.carried_bytes = placed.carried_end;
+    for (const int tensor : request.carried) result_.carried_places[tensor] = placed.places.at(tensor);
   }
 
-  LoweredBlock run(bool blocking) {
-    for (size_t p = 0; p < request_.nodes.size(); ++p) lower_node(static_cast<int>(p), blocking);
+  LoweredBlock run(const QueuePolicy& queues) {
+    for (size_t p = 0; p < request_.nodes.size(); ++p) lower_node(static_cast<int>(p), queues);
     return std::move(result_);
   }
 
  private:
   int32_t add_buffer(std::string name, const Place& place, TensorType type) {
     result_.block.buffers.push_back({std::move(name), place.base, place.offset, std::move(type), place.memory});
-    result_.in_scratch.push_back(place.in_scratch);
     return static_cast<int32_t>(result_.block.buffers.size()) - 1;
   }
 
@@ -47,7 +71,7 @@ class Lowering {
     return index;
   }
 
-  void lower_node(int position, bool blocking) {
+  void lower_node(int position, const QueuePolicy& queues) {
     const PlannedNode& planned = request_.nodes[position];
     const Node& node = request_.graph->nodes[planned.node];
     Instruction instruction;
@@ -57,12 +81,12 @@ class Lowering {
     for (const int input : node.inputs) instruction.inputs.push_back(buffer_of(input));
     for (const int output : node.outputs) instruction.outputs.push_back(buffer_of(output));
     if (node.collective != NodeCollective::none) {
-      const bool gathers = node.collective == NodeCollective::all_gather_tensor;
-      instruction.kind = gathers ? InstructionKind::all_gather : InstructionKind::all_reduce;
-      if (!gathers) instruction.inputs = instruction.outputs;  // in place: the layout merged the two
-      instruction.group = GroupKind::tensor;
-      instruction.time = TimeKind::tensor_comm;
-      instruction.queue = blocking ? Queue::compute : Queue::inline_comm;
+      const CollectiveForm form = form_of(node.collective);
+      instruction.kind = form.kind;
+      instruction.group = form.group;
+      instruction.time = form.time;
+      instruction.queue = queues.inline_queue();
+      if (form.kind == InstructionKind::all_reduce) instruction.inputs = instruction.outputs;  // merged by the layout
     }
     if (const auto place = placed_.workspace_places.find(position); place != placed_.workspace_places.end()) {
       instruction.workspace = add_buffer("workspace", place->second, workspace_type(request_.workspace.at(position)));
@@ -78,7 +102,7 @@ class Lowering {
 
 }  // namespace
 
-LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking) {
+LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, const QueuePolicy& queues) {
   for (size_t p = 0; p < request.nodes.size(); ++p) {
     const Node& node = request.graph->nodes[request.nodes[p].node];
     if (node.collective != NodeCollective::none) continue;
@@ -86,28 +110,23 @@ LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, 
     if (bytes > 0) request.workspace[static_cast<int>(p)] = bytes;
   }
   const PlacedBlock placed = place_block(request);
-  return Lowering(request, placed).run(blocking);
+  return Lowering(request, placed).run(queues);
 }
 
-LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_t alignment) {
-  LoweredBlock lowered{std::move(block), {}, 0};
-  lowered.in_scratch.assign(lowered.block.buffers.size(), false);
+LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_t alignment, int64_t scratch_begin) {
+  LoweredBlock lowered;
+  lowered.block = std::move(block);
+  lowered.scratch_bytes = scratch_begin;
   for (Instruction& instruction : lowered.block.instructions) {
     if (instruction.kind != InstructionKind::op) continue;
     const int64_t bytes = workspace_of(op_instance(lowered.block, instruction));
     if (bytes == 0) continue;
     instruction.workspace = static_cast<int32_t>(lowered.block.buffers.size());
-    lowered.block.buffers.push_back({"workspace", Register::absolute, 0, workspace_type(bytes), MemoryKind::scratch});
-    lowered.in_scratch.push_back(true);
-    lowered.scratch_end = std::max(lowered.scratch_end, (bytes + alignment - 1) / alignment * alignment);
+    lowered.block.buffers.push_back(
+        {"workspace", Register::scratch, scratch_begin, workspace_type(bytes), MemoryKind::scratch});
+    lowered.scratch_bytes = std::max(lowered.scratch_bytes, scratch_begin + round_up(bytes, alignment));
   }
   return lowered;
-}
-
-void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset) {
-  for (size_t i = 0; i < lowered.block.buffers.size(); ++i) {
-    if (lowered.in_scratch[i]) lowered.block.buffers[i].offset += scratch_offset;
-  }
 }
 
 }  // namespace foresail

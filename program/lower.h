@@ -1,4 +1,4 @@
-// Turns placed graph nodes into the instructions of a block: buffers and queues.
+// Turns placed graph nodes into the instructions of a block: buffers, queues, waits.
 #pragma once
 
 #include <functional>
@@ -11,21 +11,28 @@ namespace foresail {
 /// Bytes of workspace that an operator needs on the target.
 using WorkspaceOf = std::function<int64_t(const OpInstance&)>;
 
-struct LoweredBlock {
-  Block block;
-  /// Buffers whose offset counts from the start of the scratch segment until `relocate_scratch`.
-  std::vector<bool> in_scratch;
-  int64_t scratch_end = 0;
+/// Which queues communication uses: the compute queue, or its own beside it.
+struct QueuePolicy {
+  bool inline_beside = false;  ///< collectives inside layers (tp, cp)
+  bool bulk_beside = false;    ///< gradient reduction and parameter gathers
+  bool pipeline_beside = false;
+
+  Queue inline_queue() const { return inline_beside ? Queue::inline_comm : Queue::compute; }
+  Queue bulk_queue() const { return bulk_beside ? Queue::bulk_comm : Queue::compute; }
+  Queue pipeline_queue() const { return pipeline_beside ? Queue::pipeline : Queue::compute; }
 };
 
-/// Places and lowers the nodes of `request` (its workspace field is filled here). With `blocking`, collectives run on the
-/// compute queue, otherwise beside it (dependencies.h says what then waits for what).
-LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, bool blocking);
+struct LoweredBlock {
+  Block block;
+  int64_t scratch_bytes = 0;  ///< of register `scratch`
+  int64_t carried_bytes = 0;  ///< of register `carried`
+  std::map<int, Place> carried_places;
+};
 
-/// A block whose buffers are placed already: gives each operator the workspace it needs, at the start of scratch.
-LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_t alignment);
+/// Places and lowers the nodes of `request` (its workspace field is filled here).
+LoweredBlock lower_block(BlockRequest request, const WorkspaceOf& workspace_of, const QueuePolicy& queues);
 
-/// Adds the start of the scratch segment to every scratch buffer.
-void relocate_scratch(LoweredBlock& lowered, int64_t scratch_offset);
+/// A block whose buffers are placed already: gives each operator the workspace it needs, at `scratch_begin` of scratch.
+LoweredBlock with_workspace(Block block, const WorkspaceOf& workspace_of, int64_t alignment, int64_t scratch_begin = 0);
 
 }  // namespace foresail

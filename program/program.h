@@ -23,6 +23,8 @@ enum class Register : uint8_t {
   gradient,         ///< accumulators that compute adds to: part of the gradients, or transient (ZeRO-2 and 3)
   parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
   gradient_shard,   ///< the reduced gradient that norm and optimizer read: without ZeRO the same as `gradient`
+  tied_parameter,   ///< the embedding unit's weights, for a tied head on the same rank
+  tied_gradient,    ///< and their accumulators
   master,
   moment1,
   moment2,
@@ -95,7 +97,8 @@ struct Instruction {
   int32_t channel = 0;
 };
 
-/// All instructions of one kind of layer in one phase.
+/// All instructions of one kind of layer in one phase. What an instruction must wait for on other queues follows from the
+/// addresses that both touch (program/dependencies.h).
 struct Block {
   std::string name;  ///< "block.backward"
   std::vector<Buffer> buffers;

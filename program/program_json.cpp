@@ -21,8 +21,9 @@ constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
 constexpr const char* kRegisterNames[] = {
-    "absolute", "parameter", "gradient", "parameter_shard", "gradient_shard",  "master", "moment1", "moment2",
-    "saved",    "carried",   "x_in",     "x_out",           "hidden_gradient", "data",   "scratch"};
+    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
+    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "carried",
+    "x_in",          "x_out",     "hidden_gradient", "data",     "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
@@ -35,7 +36,7 @@ static_assert(std::size(kGroupNames) == kGroupKinds);
 constexpr const char* kPhaseNames[] = {"startup",         "begin_step",       "forward",   "backward",
                                        "weight_gradient", "reduce_gradients", "grad_norm", "update"};
 static_assert(std::size(kPhaseNames) == kPhaseCount);
-constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "nobody"};
+constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody"};
 constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3"};
 
 template <typename Enum, size_t N>
@@ -90,6 +91,7 @@ Json json_of(const OpAttributes& attributes) {
   if (attributes.random_site != 0) json["random_site"] = attributes.random_site;
   if (attributes.decay) json["decay"] = true;
   if (attributes.rows_cut) json["rows_cut"] = true;
+  if (attributes.heads_cut) json["heads_cut"] = true;
   if (attributes.count_rule != standard.count_rule)
     json["count_rule"] = name_in(kCountRuleNames, attributes.count_rule);
   if (attributes.rope_scaling != standard.rope_scaling) {
@@ -100,7 +102,7 @@ Json json_of(const OpAttributes& attributes) {
 
 OpAttributes attributes_from(const JsonObject& object) {
   OpAttributes attributes;
-  std::vector<std::string> known{"random_site", "decay", "rows_cut", "count_rule", "rope_scaling"};
+  std::vector<std::string> known{"random_site", "decay", "rows_cut", "heads_cut", "count_rule", "rope_scaling"};
   for (const AttributeField& field : kAttributeFields) {
     known.emplace_back(field.name);
     if (field.integer != nullptr) {
@@ -113,6 +115,7 @@ OpAttributes attributes_from(const JsonObject& object) {
   attributes.random_site = static_cast<int32_t>(object.get_int("random_site", 0, 0, 15));
   attributes.decay = object.get_bool("decay", false);
   attributes.rows_cut = object.get_bool("rows_cut", false);
+  attributes.heads_cut = object.get_bool("heads_cut", false);
   if (object.has("count_rule")) attributes.count_rule = value_in<CountRule>(kCountRuleNames, object, "count_rule");
   if (object.has("rope_scaling")) {
     attributes.rope_scaling = value_in<RopeScaling>(kRopeScalingNames, object, "rope_scaling");

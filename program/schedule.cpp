@@ -1,32 +1,135 @@
 #include "program/schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "program/schedule_orders.h"
 
 namespace foresail {
+namespace {
 
-int32_t micro_batches_in_flight(int64_t stages, int64_t stage, int64_t micro_batches) {
-  return static_cast<int32_t>(std::min(micro_batches, stages - stage));
+PipelineStage pipeline_stage(const Strategy& strategy, int64_t stage, int64_t micro_batches) {
+  std::string why;
+  ensure(schedule_fits(strategy, micro_batches, &why), why.c_str());
+  ensure(stage >= 0 && stage < strategy.pp, "a stage lies inside its pipeline");
+  return {static_cast<int32_t>(strategy.pp), static_cast<int32_t>(stage), static_cast<int32_t>(strategy.virtual_stages),
+          static_cast<int32_t>(micro_batches)};
 }
 
-std::vector<ScheduleEntry> one_f_one_b(int64_t stages, int64_t stage, int64_t micro_batches) {
-  const int32_t slots = micro_batches_in_flight(stages, stage, micro_batches);
-  const auto total = static_cast<int32_t>(micro_batches);
-  std::vector<ScheduleEntry> order;
-  const auto forward = [&](int32_t m) { order.push_back({Phase::forward, 0, m, m % slots}); };
-  const auto backward = [&](int32_t m) { order.push_back({Phase::backward, 0, m, m % slots}); };
-  for (int32_t m = 0; m < slots - 1; ++m) forward(m);
-  for (int32_t m = slots - 1; m < total; ++m) {
-    forward(m);
-    backward(m - (slots - 1));
+/// The lowest numbers that are free; how many were ever needed.
+class SlotPool {
+ public:
+  int32_t take() {
+    if (free_.empty()) return needed_++;
+    const int32_t slot = free_.top();
+    free_.pop();
+    return slot;
   }
-  for (int32_t m = total - (slots - 1); m < total; ++m) backward(m);
-  return order;
+  void give_back(int32_t slot) { free_.push(slot); }
+  int32_t needed() const { return needed_; }
+
+ private:
+  std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> free_;
+  int32_t needed_ = 0;
+};
+
+/// The slots of one chunk's micro-batches while they are in flight.
+struct ChunkSlots {
+  SlotPool slots, carried;
+  std::vector<int32_t> slot_of, carried_of;  ///< by micro-batch
+};
+
+void place(ScheduleEntry& entry, ChunkSlots& chunk, bool split) {
+  const auto micro_batch = static_cast<size_t>(entry.micro_batch);
+  if (entry.phase == Phase::forward) chunk.slot_of[micro_batch] = chunk.slots.take();
+  if (entry.phase == Phase::backward && split) chunk.carried_of[micro_batch] = chunk.carried.take();
+  entry.slot = chunk.slot_of[micro_batch];
+  entry.carried_slot = chunk.carried_of[micro_batch];
+  if (entry.phase == (split ? Phase::weight_gradient : Phase::backward)) {
+    chunk.slots.give_back(entry.slot);
+    if (split) chunk.carried.give_back(entry.carried_slot);
+  }
 }
 
-std::vector<ScheduleEntry> forward_only(int64_t micro_batches) {
-  std::vector<ScheduleEntry> order;
-  for (int32_t m = 0; m < micro_batches; ++m) order.push_back({Phase::forward, 0, m, 0});
-  return order;
+void mark_last(StageOrder& entries) {
+  std::set<std::pair<Phase, int32_t>> later;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    entry->last = later.emplace(entry->phase, entry->chunk).second;
+  }
+}
+
+}  // namespace
+
+VirtualPlace place_of(const Strategy& strategy, int64_t virtual_stage) {
+  ensure(virtual_stage >= 0 && virtual_stage < virtual_stage_count(strategy), "a virtual stage lies in its pipeline");
+  const int64_t chunk = virtual_stage / strategy.pp, position = virtual_stage % strategy.pp;
+  const bool upwards = rule_of(strategy.schedule).placement == ChunkPlacement::vee && chunk % 2 == 1;
+  return {static_cast<int32_t>(upwards ? strategy.pp - 1 - position : position), static_cast<int32_t>(chunk)};
+}
+
+int64_t virtual_stage_of(const Strategy& strategy, const VirtualPlace& place) {
+  const bool upwards = rule_of(strategy.schedule).placement == ChunkPlacement::vee && place.chunk % 2 == 1;
+  return place.chunk * strategy.pp + (upwards ? strategy.pp - 1 - place.stage : place.stage);
+}
+
+int64_t virtual_stage_count(const Strategy& strategy) { return strategy.pp * strategy.virtual_stages; }
+
+bool splits_backward(ScheduleKind schedule) { return rule_of(schedule).splits_backward; }
+
+bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why) {
+  const ScheduleRule& rule = rule_of(strategy.schedule);
+  const auto refuse = [&](std::string reason) {
+    if (why != nullptr) *why = std::move(reason);
+    return false;
+  };
+  if (strategy.virtual_stages < rule.least_chunks || strategy.virtual_stages > rule.most_chunks) {
+    return refuse(fmt::format("the {} schedule runs {}{} virtual stages per stage, not {}", name_of(strategy.schedule),
+                              rule.least_chunks == rule.most_chunks ? "" : "at least ", rule.least_chunks,
+                              strategy.virtual_stages));
+  }
+  // Micro-batches of all chunks are counted in 32 bits, the interleaved ones rounded up to whole groups.
+  if (micro_batches < 1) return refuse("a step has at least one micro-batch");
+  if ((micro_batches + 2 * strategy.pp) * strategy.virtual_stages > std::numeric_limits<int32_t>::max()) {
+    return refuse(fmt::format("{} micro-batches of {} virtual stages are too many to count", micro_batches,
+                              strategy.virtual_stages));
+  }
+  return true;
+}
+
+StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches) {
+  const PipelineStage at = pipeline_stage(strategy, stage, micro_batches);
+  const ScheduleRule& rule = rule_of(strategy.schedule);
+  StageSchedule schedule{rule.training(at), {}, {}};
+  std::vector<ChunkSlots> chunks(static_cast<size_t>(at.chunks));
+  for (ChunkSlots& chunk : chunks) {
+    chunk.slot_of.resize(static_cast<size_t>(micro_batches));
+    chunk.carried_of.resize(static_cast<size_t>(micro_batches));
+  }
+  for (ScheduleEntry& entry : schedule.entries) {
+    place(entry, chunks[static_cast<size_t>(entry.chunk)], rule.splits_backward);
+  }
+  mark_last(schedule.entries);
+  for (const ChunkSlots& chunk : chunks) {
+    schedule.slots.push_back(chunk.slots.needed());
+    schedule.carried_slots.push_back(chunk.carried.needed());
+  }
+  return schedule;
+}
+
+StageSchedule forward_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches) {
+  const PipelineStage at = pipeline_stage(strategy, stage, micro_batches);
+  const auto chunks = static_cast<size_t>(at.chunks);
+  StageSchedule schedule{rule_of(strategy.schedule).forward(at), std::vector<int32_t>(chunks, 1),
+                         std::vector<int32_t>(chunks, 0)};
+  mark_last(schedule.entries);
+  return schedule;
 }
 
 }  // namespace foresail

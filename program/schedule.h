@@ -1,8 +1,10 @@
-// The order of micro-batches on a pipeline stage: one function per schedule. A stage runs `virtual_stages` model chunks;
-// chunk c of stage s is virtual stage c * pp + s, except in ZB-V, where the second chunk runs back up: 2 * pp - 1 - s.
+// The order of micro-batches on a pipeline stage. A stage runs `virtual_stages` model chunks; chunk c of stage s is virtual
+// stage c * pp + s, except in ZB-V, where the second chunk runs back up: 2 * pp - 1 - s. The orders themselves are in
+// schedule_orders.cpp, one function per schedule.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "program/program.h"
@@ -23,15 +25,20 @@ int64_t virtual_stage_count(const Strategy& strategy);
 /// Whether backward is split into input and weight gradients.
 bool splits_backward(ScheduleKind schedule);
 
+/// Whether the strategy's schedule runs that many chunks per stage and micro-batches; if not, `why` (may be null) says
+/// what it accepts.
+bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why = nullptr);
+
 /// forward, backward and weight_gradient entries with their slots. Slots are reused as early as they are free.
 struct StageSchedule {
   std::vector<ScheduleEntry> entries;
   std::vector<int32_t> slots, carried_slots;  ///< by chunk: how many are needed
 };
 
-/// The training step. Where a virtual stage hands over to the next one on the same rank (the turn of ZB-V), the two
+/// The training step. Where a virtual stage hands over to the next one on the same rank (the turn of ZB-V, pp = 1), the two
 /// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch. The last virtual stage
-/// runs a micro-batch's backward right after its forward in every schedule but GPipe.
+/// runs a micro-batch's backward right after its forward in every schedule but GPipe. Takes time in proportion to the
+/// entries. Throws (ensure) unless `schedule_fits`.
 StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);
 
 /// Forward only (evaluation): one slot per chunk.

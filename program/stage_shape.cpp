@@ -1,14 +1,14 @@
 #include "program/stage_shape.h"
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "ops/step_inputs.h"
+#include "program/autodiff.h"
 #include "program/fuse.h"
-#include "program/shard.h"
+#include "program/schedule.h"
 
 namespace foresail {
 namespace {
-
-int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 int weight_named(const Graph& graph, const std::string& name) {
   for (size_t w = 0; w < graph.weights.size(); ++w) {
@@ -31,46 +31,98 @@ std::set<int> tied_weights(const Graph& head) {
   return tied;
 }
 
-void place_units(StageShape& shape) {
-  const int64_t tp = shape.strategy.tp;
-  shape.embedding.unit = place_weights(shape.embedding.graph, tp, {}, {});
-  shape.block.unit = place_weights(shape.block.graph, tp, {}, {});
-  const std::set<int> tied = tied_weights(shape.head.graph);
-  const bool one_stage = shape.first && shape.last;
-  if (!one_stage) shape.head.second_holder = tied;
-  shape.head.unit = place_weights(shape.head.graph, tp, one_stage ? tied : std::set<int>{}, shape.head.second_holder);
-  shape.tied_across_stages = !tied.empty() && !one_stage && (shape.first || shape.last);
-  shape.layers_offset = shape.first ? shape.embedding.unit.elements : 0;
-  shape.head_offset = shape.layer_offset(shape.layers.count);
-  shape.parameter_elements = shape.head_offset + (shape.last ? shape.head.unit.elements : 0);
-  if (one_stage && !tied.empty()) {
-    const std::string& name = shape.head.graph.weights[*tied.begin()].tied_to;
-    shape.tied_offset =
-        shape.embedding_offset + shape.embedding.unit.offsets[weight_named(shape.embedding.graph, name)];
+/// The weights of the embedding that a tied head shares.
+std::set<int> shared_weights(const Graph& embedding, const Graph& head) {
+  std::set<int> shared;
+  for (const int w : tied_weights(head)) {
+    shared.insert(weight_named(embedding, head.weights[static_cast<size_t>(w)].tied_to));
   }
+  return shared;
+}
+
+Unit place_kind(const StageShape& shape, const LayerKind& kind, const std::set<int>& held_elsewhere,
+                const std::set<int>& shared) {
+  const Differentiated differentiated = differentiate(kind.graph);
+  return place_weights(kind.graph, {.cut = shape.cut,
+                                    .shard_ranks = shape.mesh.shard,
+                                    .held_elsewhere = held_elsewhere,
+                                    .second_holder = kind.second_holder,
+                                    .shared = shared,
+                                    .partial = differentiated.partial_weight_gradients});
+}
+
+void place_units(StageShape& shape) {
+  const std::set<int> tied = tied_weights(shape.head.graph);
+  shape.tied_here = shape.first && shape.last && !tied.empty();
+  shape.tied_across_stages = !tied.empty() && !shape.tied_here && (shape.first || shape.last);
+  if (!shape.tied_here) shape.head.second_holder = tied;
+  shape.embedding.unit =
+      place_kind(shape, shape.embedding, {}, shared_weights(shape.embedding.graph, shape.head.graph));
+  shape.block.unit = place_kind(shape, shape.block, {}, {});
+  shape.head.unit = place_kind(shape, shape.head, shape.tied_here ? tied : std::set<int>{}, tied);
+  int64_t offset = shape.first ? shape.embedding.unit.elements : 0;
+  for (ChunkShape& chunk : shape.chunks) {
+    chunk.layers_offset = offset;
+    offset += chunk.layers.count * shape.block.unit.elements;
+  }
+  shape.head_offset = offset;
+  shape.parameter_elements = offset + (shape.last ? shape.head.unit.elements : 0);
+}
+
+void place_chunks(StageShape& shape, const ModelSpec& model, int stage) {
+  const Strategy& strategy = shape.strategy;
+  const std::vector<StageLayers> layers = stage_layers(model.layers, strategy);
+  const int64_t count = virtual_stage_count(strategy);
+  for (int32_t c = 0; c < strategy.virtual_stages; ++c) {
+    ChunkShape chunk;
+    chunk.virtual_stage = virtual_stage_of(strategy, {stage, c});
+    chunk.layers = layers.at(static_cast<size_t>(chunk.virtual_stage));
+    chunk.first = chunk.virtual_stage == 0;
+    chunk.last = chunk.virtual_stage == count - 1;
+    if (!chunk.first) chunk.previous_stage = place_of(strategy, chunk.virtual_stage - 1).stage;
+    if (!chunk.last) chunk.next_stage = place_of(strategy, chunk.virtual_stage + 1).stage;
+    chunk.from_self = !chunk.first && chunk.previous_stage == stage;
+    chunk.to_self = !chunk.last && chunk.next_stage == stage;
+    shape.first |= chunk.first;
+    shape.last |= chunk.last;
+    shape.chunks.push_back(chunk);
+  }
+}
+
+int64_t shard_of(const StageShape& shape, bool sharded) {
+  return sharded ? shape.parameter_elements / shape.mesh.shard : shape.parameter_elements;
 }
 
 }  // namespace
 
-int64_t StageShape::hidden_bytes() const { return round_up(rows * hidden * size_of(precision.activation), alignment); }
+int64_t StageShape::hidden_bytes() const {
+  return round_up(hidden_rows * hidden * size_of(precision.activation), alignment);
+}
 
 StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy,
                        const Target& target, int stage) {
   StageShape shape;
   shape.strategy = strategy;
+  shape.mesh = mesh_of(model, strategy);
+  shape.cut = {strategy.tp, strategy.cp, strategy.sequence_parallel && strategy.tp > 1, strategy.context,
+               shape.mesh.kv_copies};
+  shape.zero_stage = shape.mesh.shard > 1 ? static_cast<int32_t>(strategy.zero_stage) : 0;
   shape.precision = request.precision;
   shape.alignment = target.alignment;
-  shape.layers = stage_layers(model.layers, strategy.pp).at(stage);
-  shape.first = stage == 0;
-  shape.last = stage == strategy.pp - 1;
-  shape.micro_batches = request.global_batch / (strategy.dp * strategy.micro_batch);
+  place_chunks(shape, model, stage);
+  const int64_t per_round = strategy.dp * strategy.micro_batch;
+  shape.global_batch = request.global_batch;
+  shape.micro_batches = (request.global_batch + per_round - 1) / per_round;
   shape.sequence_length = request.sequence_length;
-  shape.rows = strategy.micro_batch * request.sequence_length;
+  shape.rows = strategy.micro_batch * request.sequence_length / strategy.cp;
+  shape.hidden_rows = shape.cut.sequence_parallel ? shape.rows / strategy.tp : shape.rows;
   shape.hidden = model.hidden;
-  const GraphOptions options{strategy.micro_batch, request.sequence_length, shape.precision, target.unfused_attention};
+  GraphOptions options{strategy.micro_batch, request.sequence_length, shape.precision, target.unfused_attention};
+  options.context_parallel = strategy.cp;
+  options.kv_copies = shape.mesh.kv_copies;
   const ModelGraphs graphs = build_graphs(request.dropout ? model : without_dropout(model), options);
   const auto prepare = [&](const Graph& graph) {
-    Graph sharded = shard(graph, strategy.tp);
+    Graph sharded = shard(graph, shape.cut);
     if (target.fused_kernels) fuse_forward(sharded);
     return sharded;
   };
@@ -91,39 +143,41 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
     return segment;
   };
   const bool training = state == PersistentState::training;
-  const int64_t elements = shape.parameter_elements;
+  const int64_t kept = shard_of(shape, shape.shards_state());
   arena.step_inputs = take(sizeof(StepInputs));
   arena.metrics = take(4 * size_of(DType::f64));
   const int constant = shape.block.graph.find(TensorRole::constant);
   arena.constants = take(constant >= 0 ? shape.block.graph.tensors[constant].type().bytes() : 0);
   arena.data = take(shape.first || shape.last ? shape.micro_batches * data_stride(shape) : 0);
-  arena.parameters = take(elements * size_of(shape.precision.parameter));
-  arena.gradients = take(training ? elements * size_of(shape.precision.gradient) : 0);
-  arena.master = take(training && shape.precision.master_copy ? elements * size_of(DType::f32) : 0);
-  arena.moment1 = take(training ? elements * size_of(shape.precision.moment) : 0);
-  arena.moment2 = take(training ? elements * size_of(shape.precision.moment) : 0);
+  arena.parameters = take(shard_of(shape, shape.shards_parameters()) * size_of(shape.precision.parameter));
+  arena.gradients = take(training ? shard_of(shape, shape.shards_gradients()) * size_of(shape.precision.gradient) : 0);
+  arena.master = take(training && shape.precision.master_copy ? kept * size_of(DType::f32) : 0);
+  arena.moment1 = take(training ? kept * size_of(shape.precision.moment) : 0);
+  arena.moment2 = take(training ? kept * size_of(shape.precision.moment) : 0);
   arena.persistent_bytes = arena.bytes;
   return arena;
 }
 
-std::map<int, Place> persistent_places(const Graph& graph, const Unit& unit, const StageShape& shape,
+std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind, const StageShape& shape,
                                        const ArenaMap& arena) {
   std::map<int, Place> places;
-  const auto parameter_place = [&](int weight, Register base, int64_t segment, DType dtype, MemoryKind memory) {
-    if (unit.offsets[weight] >= 0) return Place{base, unit.offsets[weight] * size_of(dtype), memory};
-    return Place{Register::absolute, segment + shape.tied_offset * size_of(dtype), memory};
+  const auto weight_place = [&](int weight, Register own, Register tied, DType dtype, MemoryKind memory) {
+    const int64_t offset = kind.unit.offsets[weight];
+    if (offset >= 0) return Place{own, offset * size_of(dtype), memory};
+    const int table = weight_named(shape.embedding.graph, graph.weights[static_cast<size_t>(weight)].tied_to);
+    return Place{tied, shape.embedding.unit.offsets[static_cast<size_t>(table)] * size_of(dtype), memory};
   };
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     const GraphTensor& tensor = graph.tensors[t];
     const int index = static_cast<int>(t);
     switch (tensor.role) {
       case TensorRole::weight:
-        places[index] = parameter_place(tensor.weight, Register::parameter, arena.parameters.offset,
-                                        shape.precision.parameter, MemoryKind::parameters);
+        places[index] = weight_place(tensor.weight, Register::parameter, Register::tied_parameter,
+                                     shape.precision.parameter, MemoryKind::parameters);
         break;
       case TensorRole::weight_gradient:
-        places[index] = parameter_place(tensor.weight, Register::gradient, arena.gradients.offset,
-                                        shape.precision.gradient, MemoryKind::gradients);
+        places[index] = weight_place(tensor.weight, Register::gradient, Register::tied_gradient,
+                                     shape.precision.gradient, MemoryKind::gradients);
         break;
       case TensorRole::tokens: places[index] = {Register::data, 0}; break;
       case TensorRole::targets: places[index] = {Register::data, data_stride(shape) / 2}; break;
@@ -137,14 +191,24 @@ std::map<int, Place> persistent_places(const Graph& graph, const Unit& unit, con
 
 RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset) {
   RegisterFile registers{};
-  const auto set = [&](Register base, const Segment& segment, DType dtype) {
-    registers[static_cast<size_t>(base)] = segment.offset + unit_offset * size_of(dtype);
+  const auto set = [&](Register base, const Segment& segment, DType dtype, bool sharded) {
+    const int64_t offset = sharded ? unit_offset / shape.mesh.shard : unit_offset;
+    registers[static_cast<size_t>(base)] = segment.offset + offset * size_of(dtype);
   };
-  set(Register::parameter, arena.parameters, shape.precision.parameter);
-  set(Register::gradient, arena.gradients, shape.precision.gradient);
-  set(Register::master, arena.master, DType::f32);
-  set(Register::moment1, arena.moment1, shape.precision.moment);
-  set(Register::moment2, arena.moment2, shape.precision.moment);
+  const Precision& precision = shape.precision;
+  if (!shape.shards_parameters()) set(Register::parameter, arena.parameters, precision.parameter, false);
+  if (!shape.shards_gradients()) set(Register::gradient, arena.gradients, precision.gradient, false);
+  set(Register::parameter_shard, arena.parameters, precision.parameter, shape.shards_parameters());
+  set(Register::gradient_shard, arena.gradients, precision.gradient, shape.shards_gradients());
+  set(Register::master, arena.master, DType::f32, shape.shards_state());
+  set(Register::moment1, arena.moment1, precision.moment, shape.shards_state());
+  set(Register::moment2, arena.moment2, precision.moment, shape.shards_state());
+  if (shape.tied_here) {
+    registers[static_cast<size_t>(Register::tied_parameter)] =
+        shape.shards_parameters() ? 0 : arena.parameters.offset + shape.embedding_offset * size_of(precision.parameter);
+    registers[static_cast<size_t>(Register::tied_gradient)] =
+        shape.shards_gradients() ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
+  }
   return registers;
 }
 

@@ -1,13 +1,15 @@
-// Everything about one pipeline stage that compilation decides before any block is laid out: its layers, its sharded
-// graphs, where its parameters live and how the persistent part of the arena is cut.
+// Everything about one pipeline stage that compilation decides before any block is laid out: its chunks of layers, its
+// sharded graphs, where its parameters live and how the persistent part of the arena is cut.
 #pragma once
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "models/model_spec.h"
 #include "program/block_layout.h"
 #include "program/compile.h"
+#include "program/shard.h"
 #include "program/units.h"
 
 namespace foresail {
@@ -16,24 +18,45 @@ namespace foresail {
 struct LayerKind {
   Graph graph;  ///< sharded and (if the target says so) fused, forward only
   Unit unit;
-  std::set<int> second_holder;  ///< weights that the first stage holds too
+  std::set<int> second_holder;  ///< weights that the first virtual stage holds too
+};
+
+/// One virtual stage of this rank.
+struct ChunkShape {
+  int64_t virtual_stage = 0;
+  StageLayers layers;
+  bool first = false, last = false;  ///< holds the embedding, the head
+  int32_t previous_stage = 0, next_stage = 0;
+  bool from_self = false, to_self = false;  ///< the neighbour is a chunk of this rank
+  int64_t layers_offset = 0;                ///< elements in parameter-shaped segments
 };
 
 struct StageShape {
   Strategy strategy;
+  Cut cut;
+  Mesh mesh;
+  int32_t zero_stage = 0;  ///< 0 where there is nothing to share
   Precision precision;
   int64_t alignment = 64;
-  StageLayers layers;
-  bool first = false, last = false;
-  bool tied_across_stages = false;  ///< this stage holds one of two copies of the tied embedding
-  int64_t micro_batches = 1, rows = 0, sequence_length = 0, hidden = 0;
+  std::vector<ChunkShape> chunks;
+  bool first = false, last = false;  ///< one of the chunks holds the embedding, the head
+  bool tied_across_stages = false;   ///< this stage holds one of two copies of the tied embedding
+  bool tied_here = false;            ///< the head reads the embedding's table on this stage
+  int64_t micro_batches = 1, global_batch = 0;
+  int64_t rows = 0;         ///< of a micro-batch on this rank
+  int64_t hidden_rows = 0;  ///< of its hidden states between layers: fewer with sequence parallelism
+  int64_t sequence_length = 0, hidden = 0;
   LayerKind embedding, block, head;
-  int64_t embedding_offset = 0, layers_offset = 0, head_offset = 0;  ///< elements in parameter-shaped segments
+  int64_t embedding_offset = 0, head_offset = 0;  ///< elements in parameter-shaped segments
   int64_t parameter_elements = 0;
-  int64_t tied_offset = -1;  ///< element offset of the embedding that a tied head on the same stage reads
 
   int64_t hidden_bytes() const;  ///< of one micro-batch's hidden states, aligned
-  int64_t layer_offset(int64_t index_on_stage) const { return layers_offset + index_on_stage * block.unit.elements; }
+  int64_t layer_offset(size_t chunk, int64_t index) const {
+    return chunks[chunk].layers_offset + index * block.unit.elements;
+  }
+  bool shards_parameters() const { return zero_stage == 3; }
+  bool shards_gradients() const { return zero_stage >= 2; }
+  bool shards_state() const { return zero_stage >= 1; }
 };
 
 struct ShapeRequest {
@@ -55,10 +78,11 @@ int64_t data_stride(const StageShape& shape);
 
 /// Places of everything in a layer's graph that lives outside slots and scratch: weights, their gradients, token ids,
 /// constants, the loss.
-std::map<int, Place> persistent_places(const Graph& graph, const Unit& unit, const StageShape& shape,
+std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind, const StageShape& shape,
                                        const ArenaMap& arena);
 
-/// Parameter-shaped registers for a unit at `unit_offset` (elements).
+/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). Where ZeRO shards a segment,
+/// `parameter` and `gradient` stay 0: they are gathered or transient and placed per call.
 RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset);
 
 }  // namespace foresail

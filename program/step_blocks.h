@@ -1,47 +1,37 @@
-// The blocks of a step that belong to no layer: zeroing, gradient reduction, norm and clipping, the optimizer, messages
-// between stages, constants made at start.
+// The blocks of a step that belong to no layer and no unit: zeroing, clipping, messages between stages, constants made at
+// start.
 #pragma once
 
 #include <optional>
-#include <set>
+#include <vector>
 
+#include "program/lower.h"
 #include "program/stage_shape.h"
 
 namespace foresail {
 
-/// Zeroes the metrics record and, in training, all gradients.
+/// Zeroes the metrics record and, in training, the gradients that outlive a micro-batch.
 Block begin_step_block(const StageShape& shape, const ArenaMap& arena, bool training);
 
 /// Makes the constants; nothing if the model has none.
 std::optional<Block> startup_block(const StageShape& shape, const ArenaMap& arena);
 
-/// Sums over tp the gradients of replicated weights that saw only this rank's heads (of one unit).
-std::optional<Block> tensor_reduce_block(const StageShape& shape, const LayerKind& kind,
-                                         const std::set<int>& partial_weights, bool blocking);
+/// Sums loss and squared norm over all ranks and, in training, derives the clip factor. Context-parallel and data ranks
+/// count their own tokens.
+Block finish_metrics_block(const StageShape& shape, const ArenaMap& arena, bool training, const QueuePolicy& queues);
 
-/// Sums the gradient of the tied embedding over its two holders (called with the registers of the unit that holds it).
-std::optional<Block> tied_reduce_block(const StageShape& shape, bool blocking);
-
-/// Sums all gradients over data-parallel ranks; nothing if dp = 1.
-std::optional<Block> data_reduce_block(const StageShape& shape, const ArenaMap& arena, bool blocking);
-
-/// Adds a unit's squared gradients to the metrics record.
-Block norm_block(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena, const std::string& name);
-
-/// Sums loss and squared norm over all ranks and, in training, derives the clip factor.
-Block finish_metrics_block(const StageShape& shape, const ArenaMap& arena, bool training, bool blocking);
-
-/// AdamW over a unit's flat ranges.
-Block update_block(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena, const std::string& name);
-
-/// What a message block does, in this order.
-struct MessageRequest {
-  std::string name;
-  std::vector<int32_t> wait_channels;
-  InstructionKind kind = InstructionKind::wait_send;  ///< send, receive, or wait_send for none
+/// Hidden states or their gradient between virtual stages. Channels: 2 * (virtual stage before the boundary) + 0 or 1.
+struct Message {
+  const char* name = "";
+  InstructionKind kind{};  ///< send or receive
   int32_t channel = 0, peer_stage = 0;
-  Place place;  ///< of the hidden states or their gradient
+  Place place;
 };
-LoweredBlock message_block(const StageShape& shape, const MessageRequest& request, bool blocking);
+Block message_block(const StageShape& shape, const Message& message, const QueuePolicy& queues);
+/// Waits for the sends of `channels`.
+Block wait_block(const std::vector<int32_t>& channels, const QueuePolicy& queues);
+
+/// Hidden states from one place to another on the same rank.
+Block copy_block(const StageShape& shape, const Place& from, const Place& to);
 
 }  // namespace foresail

@@ -4,8 +4,9 @@
 
 namespace foresail {
 
-std::vector<Touch> touches_of(const Block& block, const Instruction& instruction, const RegisterFile& registers) {
-  std::vector<Touch> touches;
+void touches_of(const Block& block, const Instruction& instruction, const RegisterFile& registers,
+                std::vector<Touch>& touches) {
+  touches.clear();
   const auto add = [&](int32_t index, bool reads, bool writes, bool workspace) {
     const Buffer& buffer = block.buffers[static_cast<size_t>(index)];
     const int64_t begin = registers[static_cast<size_t>(buffer.base)] + buffer.offset;
@@ -17,6 +18,11 @@ std::vector<Touch> touches_of(const Block& block, const Instruction& instruction
     add(instruction.outputs[i], (accumulating >> i & 1) != 0, true, false);
   }
   if (instruction.workspace >= 0) add(instruction.workspace, false, true, true);
+}
+
+std::vector<Touch> touches_of(const Block& block, const Instruction& instruction, const RegisterFile& registers) {
+  std::vector<Touch> touches;
+  touches_of(block, instruction, registers, touches);
   return touches;
 }
 

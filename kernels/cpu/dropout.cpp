@@ -11,6 +11,7 @@
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/operand_check.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/row_map.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace foresail {
@@ -43,24 +44,34 @@ namespace {
 
 HWY_EXPORT(dropout_row);
 
-/// Four dimensions are scores [B, heads, S, S], whose heads are sharded; any other shape is rows of its last dimension.
-uint64_t position_of_row(const std::vector<int64_t>& shape, const KernelContext& context, int64_t row) {
-  if (shape.size() != 4) return dropout_row_position(context, row, shape.back());
-  const int64_t heads = shape[1], length = shape[2];
-  return dropout_score_position(context, row / (heads * length), row / length % heads, heads, row % length, length);
-}
+int64_t row_count(const TensorType& type) { return type.shape.back() == 0 ? 0 : type.elements() / type.shape.back(); }
 
-void run_dropout(const OpInstance& op, const KernelArguments& a) {
-  const auto& shape = op.outputs[0].shape;
+/// Drops every row by the mask at position_of(row).
+template <typename Position>
+void drop_rows(const OpInstance& op, const KernelArguments& a, const Position& position_of) {
   const DropoutMask mask = dropout_mask(op.attributes, a.context);
-  const int64_t columns = shape.back(), rows = columns == 0 ? 0 : op.outputs[0].elements() / columns;
-  parallel_ranges(rows, row_grain(columns), [&](int64_t begin, int64_t end, int) {
+  const int64_t columns = op.outputs[0].shape.back();
+  parallel_ranges(row_count(op.outputs[0]), row_grain(columns), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       HWY_DYNAMIC_DISPATCH(dropout_row)
-      (mask, position_of_row(shape, a.context, row), input(a, 0) + row * columns, output(a, 0) + row * columns,
-       columns);
+      (mask, position_of(row), input(a, 0) + row * columns, output(a, 0) + row * columns, columns);
     }
   });
+}
+
+/// Four dimensions are scores [B, heads, S, S], whose heads are sharded; any other shape is rows of its last dimension.
+void run_dropout(const OpInstance& op, const KernelArguments& a) {
+  const auto& shape = op.outputs[0].shape;
+  if (op.outputs[0].elements() == 0) return;
+  if (shape.size() == 4) {
+    const int64_t heads = shape[1], length = shape[2];
+    return drop_rows(op, a, [&](int64_t row) {
+      return dropout_score_position(a.context, op.attributes.heads_cut, row / (heads * length), row / length % heads,
+                                    heads, row % length, length);
+    });
+  }
+  const RowMap map(op.attributes, a.context, row_count(op.outputs[0]));
+  drop_rows(op, a, [&](int64_t row) { return dropout_row_position(map.global_row(row), shape.back()); });
 }
 
 void check_dropout(const OpInstance& op) {
@@ -70,6 +81,7 @@ void check_dropout(const OpInstance& op) {
   if (shape.empty()) refuse_operator(op, "the operand has no dimension");
   if (op.inputs[0].shape != shape) refuse_operator(op, "input and output differ in shape");
   if (shape.size() == 4 && shape[2] != shape[3]) refuse_operator(op, "four dimensions must be scores [B, A, S, S]");
+  if (shape.size() != 4 && op.outputs[0].elements() > 0) check_row_map(op, row_count(op.outputs[0]));
 }
 
 }  // namespace

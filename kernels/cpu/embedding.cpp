@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/operand_check.h"
+#include "kernels/row_map.h"
 
 namespace foresail {
 namespace {
@@ -44,31 +45,37 @@ void run_embedding_backward(const OpInstance& op, const KernelArguments& a) {
 }
 
 void run_position_embedding(const OpInstance& op, const KernelArguments& a) {
-  const int64_t columns = columns_of(op.inputs[0]), length = op.attributes.sequence_length;
-  parallel_ranges(rows_of(op.inputs[0]), row_grain(columns), [&](int64_t begin, int64_t end, int) {
+  const int64_t columns = columns_of(op.inputs[0]), rows = rows_of(op.inputs[0]);
+  const RowMap map(op.attributes, a.context, rows);
+  parallel_ranges(rows, row_grain(columns), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
-      add_range(input(a, 0) + t * columns, input(a, 1) + t % length * columns, output(a, 0) + t * columns, columns);
+      add_range(input(a, 0) + t * columns, input(a, 1) + map.position(t) * columns, output(a, 0) + t * columns,
+                columns);
     }
   });
 }
 
-/// Threads own positions; sequences are added in order.
+/// Threads own rows of a sequence, hence positions; sequences are added in order. Only positions that the rank holds get
+/// anything: over ranks that hold others the gradients add up.
 void run_position_embedding_backward(const OpInstance& op, const KernelArguments& a) {
-  const int64_t columns = columns_of(op.inputs[0]), length = op.attributes.sequence_length;
-  const int64_t sequences = rows_of(op.inputs[0]) / length;
-  parallel_ranges(length, row_grain(columns * sequences), [&](int64_t begin, int64_t end, int) {
-    for (int64_t sequence = 0; sequence < sequences; ++sequence) {
-      float* sum = output(a, 0) + begin * columns;
-      add_range(sum, input(a, 0) + (sequence * length + begin) * columns, sum, (end - begin) * columns);
-    }
-  });
+  const int64_t columns = columns_of(op.inputs[0]), rows = rows_of(op.inputs[0]);
+  const int64_t length = op.attributes.sequence_length;
+  const RowMap map(op.attributes, a.context, rows);
+  parallel_ranges(length, row_grain(columns * std::max<int64_t>(1, rows / length)),
+                  [&](int64_t begin, int64_t end, int) {
+                    for (int64_t row = 0; row < rows; ++row) {
+                      const int64_t in_sequence = (map.first_local() + row) % length;
+                      if (in_sequence < begin || in_sequence >= end) continue;
+                      float* sum = output(a, 0) + map.position(row) * columns;
+                      add_range(sum, input(a, 0) + row * columns, sum, columns);
+                    }
+                  });
 }
 
 void check_positions(const OpInstance& op) {
   const TensorType& table = op.kind == OpKind::position_embedding ? op.inputs[1] : op.outputs[0];
-  const int64_t length = op.attributes.sequence_length;
-  if (length < 1 || rows_of(op.inputs[0]) % length != 0) refuse_operator(op, "the rows are not whole sequences");
-  if (rows_of(table) < length) refuse_operator(op, "the table has fewer rows than the sequence");
+  check_row_map(op, rows_of(op.inputs[0]));
+  if (rows_of(table) < whole_length(op.attributes)) refuse_operator(op, "the table has fewer rows than the sequence");
 }
 
 }  // namespace

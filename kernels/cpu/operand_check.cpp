@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/row_map.h"
 
 namespace foresail {
 namespace {
@@ -56,12 +57,15 @@ using Symbols = std::map<std::string, int64_t>;
 Symbols symbols_of(const OpAttributes& a) {
   Symbols symbols;
   if (a.sequence_length > 0) symbols["S"] = a.sequence_length;
+  symbols["C"] = a.context_parallel;
+  symbols["SC"] = whole_length(a);
   if (a.head_dim > 0) {
     symbols["A"] = a.heads;
     symbols["G"] = a.kv_heads;
     symbols["D"] = a.head_dim;
     symbols["QKV"] = (a.heads + 2 * a.kv_heads) * a.head_dim;
     symbols["AD"] = a.heads * a.head_dim;
+    symbols["GD"] = a.kv_heads * a.head_dim;
     symbols["AG"] = a.heads + a.kv_heads;
     symbols["D/2"] = a.head_dim / 2;
   }
@@ -130,6 +134,11 @@ void check_relations(const OpInstance& op, const Symbols& symbols, std::string_v
 }
 
 }  // namespace
+
+void check_row_map(const OpInstance& op, int64_t rows) {
+  const char* fault = row_map_fault(op.attributes, rows);
+  if (fault != nullptr) refuse_operator(op, fault);
+}
 
 void refuse_operator(const OpInstance& op, std::string cause) {
   throw_bad_input(fmt::format("operator {} on the cpu device", name_of(op.kind)), std::move(cause),

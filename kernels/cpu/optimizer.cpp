@@ -101,7 +101,8 @@ void run_fill_zero(const OpInstance& op, const KernelArguments& a) {
 
 /// True if this rank adds its share to a sum over all ranks.
 bool counts(CountRule rule, const KernelContext& context) {
-  if (context.data_rank != 0 || rule == CountRule::nobody) return false;
+  if (context.replica_rank != 0 || rule == CountRule::nobody) return false;
+  if (rule == CountRule::first_copy) return context.tensor_rank % context.kv_copies == 0;
   return rule == CountRule::every_tensor_rank || context.tensor_rank == 0;
 }
 

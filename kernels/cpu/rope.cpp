@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021), half-split as in Hugging Face transformers: element i of a head is
-// rotated with element i + D/2 by an angle of its position (row mod S).
+// rotated with element i + D/2 by an angle of its position.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,6 +14,7 @@
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/operand_check.h"
 #include "kernels/cpu/simd-inl.h"
+#include "kernels/row_map.h"
 
 #ifndef FORESAIL_KERNELS_CPU_ROPE_ARGUMENTS
 #define FORESAIL_KERNELS_CPU_ROPE_ARGUMENTS
@@ -23,7 +24,8 @@ namespace {
 struct Rotation {
   const float *x, *table;
   float* y;
-  int64_t rotated_heads, value_columns, pairs, positions;
+  int64_t rotated_heads, value_columns, pairs;
+  RowMap map;
   float direction;  ///< 1 forward, -1 backward
 };
 
@@ -56,7 +58,7 @@ void rotate_rows(const Rotation& a, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* x = a.x + row * width;
     float* y = a.y + row * width;
-    const float* table = a.table + row % a.positions * a.pairs * 2;
+    const float* table = a.table + a.map.position(row) * a.pairs * 2;
     V32 cosine = zero(), sine = zero();
     int64_t i = 0;
     for (; i + kLanes <= a.pairs; i += kLanes) {
@@ -93,7 +95,7 @@ void rotate(const OpInstance& op, const KernelArguments& a, float direction) {
                           attributes.heads + attributes.kv_heads,
                           attributes.kv_heads * attributes.head_dim,
                           attributes.head_dim / 2,
-                          rows_of(op.inputs[1]),
+                          RowMap(attributes, a.context, rows_of(op.inputs[0])),
                           direction};
   parallel_ranges(rows_of(op.inputs[0]), row_grain(columns_of(op.inputs[0])), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(rotate_rows)(rotation, begin, end);
@@ -119,7 +121,7 @@ double radians_per_position(const OpAttributes& a, int64_t i) {
 /// In double: an angle of thousands of radians has lost its fraction in float.
 void run_rope_table(const OpInstance& op, const KernelArguments& a) {
   const int64_t pairs = op.attributes.head_dim / 2;
-  parallel_ranges(op.attributes.sequence_length, 64, [&](int64_t begin, int64_t end, int) {
+  parallel_ranges(whole_length(op.attributes), 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = 0; i < pairs; ++i) {
       const double step = radians_per_position(op.attributes, i);
       for (int64_t position = begin; position < end; ++position) {
@@ -134,6 +136,11 @@ void run_rope_table(const OpInstance& op, const KernelArguments& a) {
 void check_rotation(const OpInstance& op) {
   if (op.attributes.head_dim < 2 || op.attributes.head_dim % 2 != 0)
     refuse_operator(op, "rotation needs an even head size");
+}
+
+void check_rows(const OpInstance& op) {
+  check_rotation(op);
+  check_row_map(op, rows_of(op.inputs[0]));
 }
 
 void check_table(const OpInstance& op) {
@@ -151,15 +158,15 @@ void check_table(const OpInstance& op) {
 
 std::span<const CpuOp> rope_ops() {
   static constexpr CpuOp kOps[] = {
-      {.kind = OpKind::rope_table, .operands = "-> table[S,D/2,2]", .run = run_rope_table, .check = check_table},
+      {.kind = OpKind::rope_table, .operands = "-> table[SC,D/2,2]", .run = run_rope_table, .check = check_table},
       {.kind = OpKind::rope,
-       .operands = "qkv[T,QKV] table[S,D/2,2] -> qkv'[T,QKV]",
+       .operands = "qkv[R,QKV] table[SC,D/2,2] -> qkv'[R,QKV]",
        .run = run_rope,
-       .check = check_rotation},
+       .check = check_rows},
       {.kind = OpKind::rope_backward,
-       .operands = "dqkv'[T,QKV] table[S,D/2,2] -> dqkv[T,QKV]",
+       .operands = "dqkv'[R,QKV] table[SC,D/2,2] -> dqkv[R,QKV]",
        .run = run_rope_backward,
-       .check = check_rotation},
+       .check = check_rows},
   };
   return kOps;
 }

@@ -94,10 +94,10 @@ struct UnfusedShape {
     return strides(s.heads * square, s.group() * square, s.length, transpose);
   }
   GemmStrides query(bool transpose = false) const {
-    return strides(s.length * s.qkv_row(), s.group() * s.head_dim, s.qkv_row(), transpose);
+    return strides(s.length * s.q_row(), s.group() * s.head_dim, s.q_row(), transpose);
   }
   GemmStrides key(bool transpose = false) const {
-    return strides(s.length * s.qkv_row(), s.head_dim, s.qkv_row(), transpose);
+    return strides(s.length * s.q_row(), s.head_dim, s.q_row(), transpose);
   }
   GemmStrides context() const { return strides(s.length * s.o_row(), s.group() * s.head_dim, s.o_row(), false); }
 

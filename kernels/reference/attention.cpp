@@ -34,7 +34,8 @@ void attention(const Run& run) {
         lse[(b * a.heads + h) * a.sequence_length + i] = log_sum;
         double* o_row = o + at.o(b, h, i);
         std::fill_n(o_row, a.head_dim, 0.0);
-        const uint64_t position = dropout_score_position(run.context(), b, h, a.heads, i, a.sequence_length);
+        const uint64_t position =
+            dropout_score_position(run.context(), a.heads_cut, b, h, a.heads, i, a.sequence_length);
         for (int64_t j = first; j <= i; ++j) {
           const double p = std::exp(scores[j] - log_sum);
           add_scaled(p * mask.factor(position + j), qkv + at.v(b, h, j), a.head_dim, o_row);
@@ -61,7 +62,8 @@ void attention_backward(const Run& run) {
         const double* q = qkv + at.q(b, h, i);
         const double delta = dot(do_row, o + at.o(b, h, i), n);
         const double log_sum = lse[(b * a.heads + h) * a.sequence_length + i];
-        const uint64_t position = dropout_score_position(run.context(), b, h, a.heads, i, a.sequence_length);
+        const uint64_t position =
+            dropout_score_position(run.context(), a.heads_cut, b, h, a.heads, i, a.sequence_length);
         for (int64_t j = first_key(a, i); j <= i; ++j) {
           const double* k = qkv + at.k(b, h, j);
           const double p = std::exp(a.scale * dot(q, k, n) - log_sum);
@@ -81,6 +83,7 @@ void check(const Run& run) {
   require(run, a.heads % a.kv_heads == 0, "the heads are not a multiple of the KV heads");
   require(run, a.window >= 0, "the window is negative");
   require(run, a.probability >= 0 && a.probability < 1, "the dropout probability is not in [0, 1)");
+  require(run, a.context_parallel == 1, "it needs whole sequences; with cut ones use ring_attention or an all-to-all");
 }
 
 constexpr Entry kKernels[] = {

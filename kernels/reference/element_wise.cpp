@@ -4,6 +4,7 @@
 
 #include "kernels/dropout_mask.h"
 #include "kernels/reference/reference.h"
+#include "kernels/row_map.h"
 
 namespace foresail::reference {
 namespace {
@@ -77,20 +78,27 @@ void drop_row(const DropoutMask& mask, uint64_t position, const double* x, int64
   for (int64_t c = 0; c < columns; ++c) y[c] = mask.keeps(position + c) ? x[c] * mask.scale : 0.0;
 }
 
-/// Four dimensions are scores [B, A, S, S], whose heads are sharded; any other shape is rows of its last dimension.
+/// Scores [B, A, S, S] of whole sequences, whose heads are sharded.
+void drop_scores(const Run& run, const DropoutMask& mask) {
+  const std::vector<int64_t>& shape = run.op.outputs[0].shape;
+  const int64_t heads = shape[1], length = shape[2];
+  for (int64_t row = 0; row < shape[0] * heads * length; ++row) {
+    const uint64_t position = dropout_score_position(run.context(), run.attributes().heads_cut, row / (heads * length),
+                                                     row / length % heads, heads, row % length, length);
+    drop_row(mask, position, run.in(0) + row * length, length, run.out(0) + row * length);
+  }
+}
+
+/// Four dimensions are scores; any other shape is rows of its last dimension.
 void dropout(const Run& run) {
   const std::vector<int64_t>& shape = run.op.outputs[0].shape;
   const DropoutMask mask = dropout_mask(run.attributes(), run.context());
-  const int64_t n = run.op.outputs[0].elements();
-  if (n == 0) return;
-  const int64_t columns = shape.back();
-  for (int64_t row = 0; row < n / columns; ++row) {
-    uint64_t position = dropout_row_position(run.context(), row, columns);
-    if (shape.size() == 4) {
-      const int64_t heads = shape[1], length = shape[2];
-      position = dropout_score_position(run.context(), row / (heads * length), row / length % heads, heads,
-                                        row % length, length);
-    }
+  if (run.op.outputs[0].elements() == 0) return;
+  if (shape.size() == 4) return drop_scores(run, mask);
+  const int64_t columns = shape.back(), rows = run.op.outputs[0].elements() / columns;
+  const RowMap map(run.attributes(), run.context(), rows);
+  for (int64_t row = 0; row < rows; ++row) {
+    const uint64_t position = dropout_row_position(map.global_row(row), columns);
     drop_row(mask, position, run.in(0) + row * columns, columns, run.out(0) + row * columns);
   }
 }
@@ -101,6 +109,8 @@ void check_dropout(const Run& run) {
           "the dropout probability is not in [0, 1)");
   require(run, !shape.empty(), "the operand has no dimension");
   require(run, shape.size() != 4 || shape[2] == shape[3], "four dimensions must be scores [B, A, S, S]");
+  const int64_t elements = run.op.outputs[0].elements();
+  if (shape.size() != 4 && elements > 0) require_row_map(run, elements / shape.back());
 }
 
 constexpr Entry kKernels[] = {

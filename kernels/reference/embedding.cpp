@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "kernels/reference/reference.h"
+#include "kernels/row_map.h"
 
 namespace foresail::reference {
 namespace {
@@ -40,36 +41,41 @@ void embedding_backward(const Run& run) {
 }
 
 void position_embedding(const Run& run) {
-  const int64_t rows = run.out_dim(0, 0), hidden = run.out_dim(0, 1), length = run.attributes().sequence_length;
+  const int64_t rows = run.out_dim(0, 0), hidden = run.out_dim(0, 1);
+  const RowMap map(run.attributes(), run.context(), rows);
   const double *x = run.in(0), *table = run.in(1);
   double* y = run.out(0);
   for (int64_t t = 0; t < rows; ++t) {
-    for (int64_t h = 0; h < hidden; ++h) y[t * hidden + h] = x[t * hidden + h] + table[t % length * hidden + h];
+    const double* position = table + map.position(t) * hidden;
+    for (int64_t h = 0; h < hidden; ++h) y[t * hidden + h] = x[t * hidden + h] + position[h];
   }
 }
 
+/// Adds to the positions that the rank holds; over ranks that hold others the gradients add up.
 void position_embedding_backward(const Run& run) {
-  const int64_t rows = run.in_dim(0, 0), hidden = run.in_dim(0, 1), length = run.attributes().sequence_length;
+  const int64_t rows = run.in_dim(0, 0), hidden = run.in_dim(0, 1);
+  const RowMap map(run.attributes(), run.context(), rows);
   const double* dy = run.in(0);
   double* dtable = run.out(0);
   for (int64_t t = 0; t < rows; ++t) {
-    for (int64_t h = 0; h < hidden; ++h) dtable[t % length * hidden + h] += dy[t * hidden + h];
+    double* position = dtable + map.position(t) * hidden;
+    for (int64_t h = 0; h < hidden; ++h) position[h] += dy[t * hidden + h];
   }
 }
 
-void check_position_table(const Run& run) {
-  require(run, run.in_dim(1, 0) >= run.attributes().sequence_length, "the table has fewer rows than the sequence");
+void check_positions(const Run& run, int64_t table_rows) {
+  require_row_map(run, run.in_dim(0, 0));
+  require(run, table_rows >= whole_length(run.attributes()), "the table has fewer rows than the sequence");
 }
 
-void check_position_gradient(const Run& run) {
-  require(run, run.out_dim(0, 0) >= run.attributes().sequence_length, "the table has fewer rows than the sequence");
-}
+void check_position_table(const Run& run) { check_positions(run, run.in_dim(1, 0)); }
+void check_position_gradient(const Run& run) { check_positions(run, run.out_dim(0, 0)); }
 
 constexpr Entry kKernels[] = {
     {OpKind::embedding, "i32[T] [V,H] -> [T,H]", embedding},
     {OpKind::embedding_backward, "[T,H] i32[T] -> [V,H]", embedding_backward},
-    {OpKind::position_embedding, "[B*S,H] [M,H] -> [B*S,H]", position_embedding, check_position_table},
-    {OpKind::position_embedding_backward, "[B*S,H] -> [M,H]", position_embedding_backward, check_position_gradient},
+    {OpKind::position_embedding, "[T,H] [M,H] -> [T,H]", position_embedding, check_position_table},
+    {OpKind::position_embedding_backward, "[T,H] -> [M,H]", position_embedding_backward, check_position_gradient},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/reference/reference.h"
+#include "kernels/row_map.h"
 
 namespace foresail::reference {
 namespace {
@@ -45,7 +46,7 @@ Pattern parse(std::string_view text) {
       word.erase(0, 1);
     }
     if (word.starts_with("i32")) operand.dtypes = {DType::i32};
-    if (word.starts_with("table")) operand.dtypes = {DType::f64, DType::f32};
+    if (word.starts_with("table") || word.starts_with("real")) operand.dtypes = {DType::f64, DType::f32};
     word.erase(0, word.find('['));
     ensure(word.size() > 2 && word.front() == '[' && word.back() == ']', "an operand pattern reads [dims]");
     operand.dims = word.substr(1, word.size() - 2);
@@ -71,7 +72,8 @@ Bindings bind_attributes(const OpAttributes& attributes) {
   bind("A", heads);
   bind("G", kv_heads);
   bind("D", head_dim);
-  bind("C", head_dim / 2);
+  bind("D2", head_dim / 2);
+  bind("C", attributes.context_parallel);
   if (heads > 0 && kv_heads > 0 && head_dim > 0) {
     bind("QKV", (heads + 2 * kv_heads) * head_dim);
     bind("AD", heads * head_dim);
@@ -82,8 +84,8 @@ Bindings bind_attributes(const OpAttributes& attributes) {
 
 /// Symbols whose values only attributes give: unset, they fit nothing.
 bool is_attribute(const std::string& symbol) {
-  return symbol == "S" || symbol == "A" || symbol == "G" || symbol == "D" || symbol == "C" || symbol == "QKV" ||
-         symbol == "AD" || symbol == "AG";
+  return symbol == "S" || symbol == "A" || symbol == "G" || symbol == "D" || symbol == "D2" || symbol == "C" ||
+         symbol == "QKV" || symbol == "AD" || symbol == "AG";
 }
 
 /// True if `size` fits the product `dim`; binds its unbound symbol, if there is one.
@@ -173,6 +175,11 @@ std::string_view dtype_name(const OpInstance& op) {
 void refuse(const OpInstance& op, const std::string& cause) {
   throw_bad_input("reference device: " + std::string(name_of(op.kind)) + " in " + std::string(dtype_name(op)), cause,
                   "compile the Program for this device, in f64");
+}
+
+void require_row_map(const Run& run, int64_t rows) {
+  const char* fault = row_map_fault(run.attributes(), rows);
+  if (fault != nullptr) refuse(run.op, fault);
 }
 
 void check_operands(const OpInstance& op, std::string_view text) {

@@ -36,10 +36,11 @@ using Function = void (*)(const Run&);
 struct Entry {
   OpKind kind;
   /// Operands as in ops/op.h: "[T,K] [N,K] ?[N] -> [T,N]"; `?` marks one that may be left out (only the last of a
-  /// side), `i32` an integer tensor, `table` one in f64 or f32, `[*]` any shape, the same wherever it stands, `|`
+  /// side), `i32` an integer tensor, `table` and `real` one in f64 or f32, `[*]` any shape, the same wherever it stands, `|`
   /// shapes of different rank to choose from. A dimension is a product of numbers and
   /// symbols; a symbol is bound where it first is the only unknown of its product. Given by the attributes alone (and
-  /// fitting nothing if those are not positive): S, A, G, D, QKV = (A+2G)D, AD = A D, AG = A+G, C = D/2.
+  /// fitting nothing if those are not positive): S, A, G, D, QKV = (A+2G)D, AD = A D, AG = A+G, D2 = D/2,
+  /// C = context_parallel.
   std::string_view operands;
   Function run;
   Function check = nullptr;    ///< what the pattern cannot say; throws through `refuse` (arguments are empty)
@@ -53,6 +54,8 @@ std::span<const Entry> linear_kernels();
 std::span<const Entry> rope_kernels();
 std::span<const Entry> attention_kernels();
 std::span<const Entry> unfused_attention_kernels();
+std::span<const Entry> ring_attention_kernels();
+std::span<const Entry> rearrange_kernels();
 std::span<const Entry> element_wise_kernels();
 std::span<const Entry> loss_kernels();
 std::span<const Entry> optimizer_kernels();
@@ -67,5 +70,8 @@ void check_operands(const OpInstance& op, std::string_view pattern);
 inline void require(const Run& run, bool condition, const char* cause) {
   if (!condition) refuse(run.op, cause);
 }
+
+/// Throws bad_input unless `rows` rows have places in the batch (kernels/row_map.h).
+void require_row_map(const Run& run, int64_t rows);
 
 }  // namespace foresail::reference

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "kernels/reference/reference.h"
+#include "kernels/row_map.h"
 
 namespace foresail::reference {
 namespace {
@@ -46,15 +47,15 @@ void rope_table(const Run& run) {
   }
 }
 
-/// Rotates query and key heads by +angle (direction 1) or back (-1) and copies the value heads. y may be x. The
-/// position of a row is row mod S.
+/// Rotates query and key heads by +angle (direction 1) or back (-1) and copies the value heads. y may be x.
 template <typename T>
 void rotate(const Run& run, const T* tables, double direction) {
   const OpAttributes& a = run.attributes();
   const int64_t rows = run.in_dim(0, 0), width = run.in_dim(0, 1), pairs = a.head_dim / 2;
+  const RowMap map(a, run.context(), rows);
   for (int64_t t = 0; t < rows; ++t) {
     const double* x = run.in(0) + t * width;
-    const T* table = tables + t % a.sequence_length * pairs * 2;
+    const T* table = tables + map.position(t) * pairs * 2;
     double* y = run.out(0) + t * width;
     for (int64_t h = 0; h < a.heads + a.kv_heads; ++h) {
       for (int64_t i = 0; i < pairs; ++i) {
@@ -84,6 +85,11 @@ void check_head(const Run& run) {
   require(run, run.attributes().head_dim % 2 == 0, "rotation needs an even head size");
 }
 
+void check_rotation(const Run& run) {
+  check_head(run);
+  require_row_map(run, run.in_dim(0, 0));
+}
+
 void check_table(const Run& run) {
   const OpAttributes& a = run.attributes();
   check_head(run);
@@ -97,9 +103,9 @@ void check_table(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::rope_table, "-> table[S,C,2]", rope_table, check_table},
-    {OpKind::rope, "[B*S,QKV] table[S,C,2] -> [B*S,QKV]", rope, check_head},
-    {OpKind::rope_backward, "[B*S,QKV] table[S,C,2] -> [B*S,QKV]", rope_backward, check_head},
+    {OpKind::rope_table, "-> table[S*C,D2,2]", rope_table, check_table},
+    {OpKind::rope, "[T,QKV] table[S*C,D2,2] -> [T,QKV]", rope, check_rotation},
+    {OpKind::rope_backward, "[T,QKV] table[S*C,D2,2] -> [T,QKV]", rope_backward, check_rotation},
 };
 
 }  // namespace

@@ -128,6 +128,7 @@ void check_softmax(const Run& run) {
 
 void check_heads(const Run& run) {
   require(run, run.attributes().heads % run.attributes().kv_heads == 0, "the heads are not a multiple of the KV heads");
+  require(run, run.attributes().context_parallel == 1, "it needs whole sequences");
 }
 
 constexpr Entry kKernels[] = {

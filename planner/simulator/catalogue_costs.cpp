@@ -49,6 +49,9 @@ class CatalogueCosts final : public CostModel {
   double peak(DType type) const;
   double product_seconds(const OpInstance& op) const;
   double score_product_seconds(const OpInstance& op) const;
+  Cost exchange(InstructionKind kind, int64_t bytes, const GroupSpan& span) const;
+  double node_link(const GroupSpan& span) const;
+  double nics() const;
   GemmDevice gemm_device(DType type, double rate) const;
 
   Machine machine_;
@@ -153,25 +156,20 @@ Cost CatalogueCosts::op_seconds(const OpInstance& op) const {
   return {seconds + stack_.launch_seconds, kOpSpread};
 }
 
-/// Ring: an all-reduce passes every byte 2 (g-1)/g times through each link, an all-gather (g-1)/g times (Thakur,
-/// Rabenseifner & Gropp 2005, sections 4.1 and 4.4). Across nodes an all-reduce may take NCCL's double tree instead,
-/// whose latency grows with log2 of the nodes.
+/// Ring: an all-reduce passes every byte 2 (g-1)/g times through each link, an all-gather or a reduce-scatter (g-1)/g
+/// times (Thakur, Rabenseifner & Gropp 2005, sections 4.1 and 4.4). Across nodes an all-reduce may take NCCL's double
+/// tree instead, whose latency grows with log2 of the nodes.
 Cost CatalogueCosts::collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const {
   if (span.size <= 1) return {};
+  if (kind == InstructionKind::all_to_all || kind == InstructionKind::ring_shift) return exchange(kind, bytes, span);
   const double g = static_cast<double>(span.size);
   const double passes = kind == InstructionKind::all_reduce ? 2 : 1;
   const double volume = passes * (g - 1) / g * static_cast<double>(bytes);
-  const double in_node = static_cast<double>(std::max<int64_t>(span.per_node, 2));
-  const double node_link =
-      machine_.intra_node.bytes_per_second.value * stack_.intra_node_efficiency * (1 - kSmallGroupLoss / in_node);
   const double inside = passes * static_cast<double>(span.per_node - 1) * machine_.intra_node.latency_seconds.value;
   const double fixed = stack_.collective_seconds + stack_.launch_seconds;
-  if (span.per_node >= span.size) return {fixed + inside + volume / node_link, kCollectiveSpread};
+  if (span.per_node >= span.size) return {fixed + inside + volume / node_link(span), kCollectiveSpread};
 
-  // The node's NICs are shared by the groups that lie side by side in it.
-  const double nics = positive(machine_, "inter_node.bytes_per_second", machine_.inter_node.bytes_per_second) *
-                      static_cast<double>(machine_.devices_per_node) * stack_.inter_node_efficiency;
-  const double link = std::min(node_link, nics / static_cast<double>(span.sibling_groups_per_node));
+  const double link = std::min(node_link(span), nics() / static_cast<double>(span.sibling_groups_per_node));
   const double nodes = std::ceil(g / static_cast<double>(span.per_node));
   const double hop = machine_.inter_node.latency_seconds.value;
   double seconds = inside + passes * (nodes - 1) * hop + volume / link;
@@ -179,6 +177,35 @@ Cost CatalogueCosts::collective_seconds(InstructionKind kind, int64_t bytes, con
     seconds = std::min(seconds, inside + 4 * std::log2(nodes) * hop + 2 * static_cast<double>(bytes) / link);
   }
   return {fixed + seconds, kCollectiveSpread};
+}
+
+/// Direct exchanges: an all-to-all sends (g-1)/g of the bytes over the narrowest link that a rank has for itself, its
+/// share of the NICs once the group leaves the node; of a ring shift only one message per group and node leaves it.
+Cost CatalogueCosts::exchange(InstructionKind kind, int64_t bytes, const GroupSpan& span) const {
+  const bool to_all = kind == InstructionKind::all_to_all;
+  const double g = static_cast<double>(span.size);
+  const double volume = static_cast<double>(bytes) * (to_all ? (g - 1) / g : 1);
+  const bool inside = span.per_node >= span.size;
+  double link = node_link(span);
+  if (!inside) {
+    const int64_t senders = span.sibling_groups_per_node * (to_all ? span.per_node : 1);
+    link = std::min(link, nics() / static_cast<double>(std::min(senders, machine_.devices_per_node)));
+  }
+  const double hop = (inside ? machine_.intra_node : machine_.inter_node).latency_seconds.value;
+  const double fixed = stack_.launch_seconds + (to_all ? stack_.collective_seconds : 0);
+  return {fixed + hop + volume / link, kCollectiveSpread};
+}
+
+/// Of one rank to the others of its group in the node.
+double CatalogueCosts::node_link(const GroupSpan& span) const {
+  const double in_node = static_cast<double>(std::max<int64_t>(span.per_node, 2));
+  return machine_.intra_node.bytes_per_second.value * stack_.intra_node_efficiency * (1 - kSmallGroupLoss / in_node);
+}
+
+/// All NICs of a node: the groups that lie side by side in it share them.
+double CatalogueCosts::nics() const {
+  return positive(machine_, "inter_node.bytes_per_second", machine_.inter_node.bytes_per_second) *
+         static_cast<double>(machine_.devices_per_node) * stack_.inter_node_efficiency;
 }
 
 Cost CatalogueCosts::message_seconds(int64_t bytes, bool crosses_nodes) const {

@@ -34,7 +34,7 @@ class CostModel {
   virtual ~CostModel() = default;
   /// Issue included: the time by which the op keeps its queue from the next one.
   virtual Cost op_seconds(const OpInstance& op) const = 0;
-  /// all_reduce, all_gather (bytes = gathered output).
+  /// Bytes as communication_bytes counts them: all_gather's gathered output, reduce_scatter's and all_to_all's whole input.
   virtual Cost collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const = 0;
   virtual Cost message_seconds(int64_t bytes, bool crosses_nodes) const = 0;
   /// Host time to post a message without waiting for it.

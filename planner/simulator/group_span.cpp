@@ -9,6 +9,12 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/// Groups of one kind on a stage: `count` ranks, `stride` apart; `stride` such groups lie side by side in a block of
+/// neighbouring ranks, and the blocks follow each other.
+struct Pattern {
+  int64_t count = 1, stride = 1;
+};
+
 /// `count` ranks, `stride` apart, the first at world rank `first`; `groups` such groups lie side by side.
 GroupSpan strided_span(int64_t first, int64_t count, int64_t stride, int64_t groups, int64_t devices_per_node) {
   GroupSpan span;
@@ -25,32 +31,47 @@ GroupSpan strided_span(int64_t first, int64_t count, int64_t stride, int64_t gro
   return span;
 }
 
-}  // namespace
+/// The block that crosses most nodes stands for all. Blocks meet the node boundaries in a pattern that repeats after at
+/// most `devices_per_node` of them.
+GroupSpan widest_span(int64_t first, int64_t ranks, const Pattern& pattern, int64_t devices_per_node) {
+  const int64_t block = pattern.count * pattern.stride;
+  GroupSpan widest = strided_span(first, pattern.count, pattern.stride, pattern.stride, devices_per_node);
+  for (int64_t b = 1; b < std::min(ranks / block, devices_per_node); ++b) {
+    const GroupSpan span =
+        strided_span(first + b * block, pattern.count, pattern.stride, pattern.stride, devices_per_node);
+    if (span.per_node < widest.per_node) widest = span;
+  }
+  return widest;
+}
 
-GroupSpan span_of(const Mesh& mesh, GroupKind group, int stage, int64_t devices_per_node) {
-  ensure(devices_per_node >= 1, "a node holds at least one device");
-  const int64_t stage_ranks = int64_t{mesh.dp} * mesh.tp;
-  const int64_t first = stage * stage_ranks;
+Pattern pattern_of(const Mesh& mesh, GroupKind group) {
   switch (group) {
-    case GroupKind::tensor: {
-      GroupSpan span = strided_span(first, mesh.tp, 1, 1, devices_per_node);
-      // Tensor groups follow each other; one of them may straddle a boundary if tp does not divide the node.
-      for (int64_t d = 0; d < std::min<int64_t>(mesh.dp, devices_per_node) && span.per_node == span.size; ++d) {
-        span = strided_span(first + d * mesh.tp, mesh.tp, 1, 1, devices_per_node);
-      }
-      return span;
-    }
-    case GroupKind::data: return strided_span(first, mesh.dp, mesh.tp, mesh.tp, devices_per_node);
-    case GroupKind::embedding:
-      return mesh.pp == 1 ? GroupSpan{}
-                          : strided_span(0, 2, (mesh.pp - 1) * stage_ranks, stage_ranks, devices_per_node);
-    case GroupKind::world: return strided_span(0, mesh.size(), 1, 1, devices_per_node);
+    case GroupKind::tensor: return {mesh.tp, 1};
+    case GroupKind::context: return {mesh.cp, mesh.tp};
+    case GroupKind::shard: return {mesh.shard, mesh.tp};
+    case GroupKind::replica: return {mesh.data_ranks() / mesh.shard, int64_t{mesh.shard} * mesh.tp};
+    case GroupKind::kv_copies: return {mesh.kv_copies, 1};
+    case GroupKind::world:
+    case GroupKind::embedding: break;
   }
   return {};
 }
 
+}  // namespace
+
+GroupSpan span_of(const Mesh& mesh, GroupKind group, int stage, int64_t devices_per_node) {
+  ensure(devices_per_node >= 1, "a node holds at least one device");
+  const int64_t stage_ranks = int64_t{mesh.data_ranks()} * mesh.tp;
+  if (group == GroupKind::world) return strided_span(0, mesh.size(), 1, 1, devices_per_node);
+  if (group == GroupKind::embedding) {
+    const bool exists = mesh.pp > 1 && mesh.embedding_pair;
+    return exists ? strided_span(0, 2, (mesh.pp - 1) * stage_ranks, stage_ranks, devices_per_node) : GroupSpan{};
+  }
+  return widest_span(stage * stage_ranks, stage_ranks, pattern_of(mesh, group), devices_per_node);
+}
+
 bool crosses_nodes(const Mesh& mesh, int stage, int peer_stage, int64_t devices_per_node) {
-  const int64_t stage_ranks = int64_t{mesh.dp} * mesh.tp;
+  const int64_t stage_ranks = int64_t{mesh.data_ranks()} * mesh.tp;
   const int64_t first = std::min(stage, peer_stage) * stage_ranks;
   const int64_t last = (std::max(stage, peer_stage) + 1) * stage_ranks - 1;
   // A boundary anywhere among the two stages separates at least one rank from its peer, `stage_ranks` away.

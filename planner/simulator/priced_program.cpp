@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "planner/simulator/group_span.h"
+#include "program/dependencies.h"
 
 namespace foresail {
 namespace {
@@ -14,6 +15,9 @@ Cost price_instruction(const Program& program, const Block& block, const Instruc
     case InstructionKind::op: return costs.op_seconds(op_instance(block, instruction));
     case InstructionKind::all_reduce:
     case InstructionKind::all_gather:
+    case InstructionKind::reduce_scatter:
+    case InstructionKind::all_to_all:
+    case InstructionKind::ring_shift:
       return costs.collective_seconds(instruction.kind, communication_bytes(block, instruction),
                                       span_of(program.mesh, instruction.group, program.stage, devices_per_node));
     case InstructionKind::send: return {costs.issue_seconds(), 0};
@@ -26,37 +30,67 @@ Cost price_instruction(const Program& program, const Block& block, const Instruc
   return {};
 }
 
-/// Whether the instruction after `previous` may be played as part of the same step.
-bool joins(const Instruction& previous, const Instruction& next, bool previous_is_awaited) {
-  return previous.kind == InstructionKind::op && next.kind == InstructionKind::op && previous.queue == next.queue &&
-         previous.time == next.time && next.waits.empty() && !previous_is_awaited;
+/// Which instructions of a block wait for another queue, or are waited for, in any of its executions.
+struct Joints {
+  std::vector<bool> waits, awaited;
+};
+
+/// Also fills the waits of `priced`.
+std::vector<Joints> joints_of(const Program& program, PricedProgram& priced) {
+  std::vector<Joints> joints(program.blocks.size());
+  for (size_t b = 0; b < joints.size(); ++b) {
+    const size_t count = program.blocks[b].instructions.size();
+    joints[b] = {std::vector<bool>(count, false), std::vector<bool>(count, false)};
+  }
+  const Dependencies dependencies = dependencies_of(program);
+  if (dependencies.waits.empty()) return joints;
+  for (const Dependency& wait : dependencies.waits) priced.awaited.push_back(wait.awaited);
+  std::sort(priced.awaited.begin(), priced.awaited.end());
+  priced.awaited.erase(std::unique(priced.awaited.begin(), priced.awaited.end()), priced.awaited.end());
+  for (const Dependency& wait : dependencies.waits) {
+    const auto at = std::lower_bound(priced.awaited.begin(), priced.awaited.end(), wait.awaited);
+    priced.waits.push_back({wait.waiting, static_cast<size_t>(at - priced.awaited.begin())});
+  }
+
+  int64_t begin = 0;  // number of the first instruction of the call
+  size_t wait = 0, awaited = 0;
+  for (const ScheduleEntry& entry : program.schedule) {
+    if (entry.phase == Phase::startup) continue;
+    for (const Call& call : calls_of(program, entry)) {
+      if (skips(entry, call)) continue;
+      Joints& block = joints[static_cast<size_t>(call.block)];
+      const int64_t end = begin + static_cast<int64_t>(block.waits.size());
+      for (; wait < priced.waits.size() && priced.waits[wait].waiting < end; ++wait) {
+        block.waits[static_cast<size_t>(priced.waits[wait].waiting - begin)] = true;
+      }
+      for (; awaited < priced.awaited.size() && priced.awaited[awaited] < end; ++awaited) {
+        block.awaited[static_cast<size_t>(priced.awaited[awaited] - begin)] = true;
+      }
+      begin = end;
+    }
+  }
+  return joints;
 }
 
-void build_steps(const Block& block, bool merge, PricedBlock& priced) {
+/// Whether the instruction after `previous` may be played as part of the same step.
+bool joins(const Instruction& previous, const Instruction& next) {
+  return previous.kind == InstructionKind::op && next.kind == InstructionKind::op && previous.queue == next.queue &&
+         previous.time == next.time;
+}
+
+void build_steps(const Block& block, const Joints& joints, bool merge, PricedBlock& priced) {
   const size_t count = block.instructions.size();
-  std::vector<bool> awaited(count, false);
-  for (const Instruction& instruction : block.instructions) {
-    for (const int32_t wait : instruction.waits) awaited.at(static_cast<size_t>(wait)) = true;
-  }
-  std::vector<int32_t> step_of(count, -1);
   for (size_t i = 0; i < count; ++i) {
     const Instruction& instruction = block.instructions[i];
-    if (merge && i > 0 && joins(block.instructions[i - 1], instruction, awaited[i - 1])) {
+    const bool free = i > 0 && !joints.waits[i] && !joints.awaited[i - 1];
+    if (merge && free && joins(block.instructions[i - 1], instruction)) {
       priced.steps.back().seconds += priced.costs[i].seconds;
       ++priced.steps.back().instructions;
-    } else {
-      PricedStep step{instruction.kind,        instruction.queue,
-                      instruction.time,        instruction.group,
-                      instruction.peer_stage,  instruction.channel,
-                      static_cast<int32_t>(i), 1,
-                      priced.costs[i].seconds, {}};
-      for (const int32_t wait : instruction.waits) {
-        ensure(wait >= 0 && static_cast<size_t>(wait) < i, "an instruction waits for earlier ones");
-        step.waits.push_back(step_of[static_cast<size_t>(wait)]);
-      }
-      priced.steps.push_back(std::move(step));
+      continue;
     }
-    step_of[i] = static_cast<int32_t>(priced.steps.size()) - 1;
+    priced.steps.push_back({instruction.kind, instruction.queue, instruction.time, instruction.group,
+                            instruction.peer_stage, instruction.channel, static_cast<int32_t>(i), 1,
+                            priced.costs[i].seconds});
   }
 }
 
@@ -66,11 +100,21 @@ std::vector<int64_t> block_executions(const Program& program) {
   std::vector<int64_t> executions(program.blocks.size(), 0);
   for (const ScheduleEntry& entry : program.schedule) {
     if (entry.phase == Phase::startup) continue;
-    for (const Call& call : program.calls[static_cast<size_t>(entry.phase)]) {
-      ++executions.at(static_cast<size_t>(call.block));
+    for (const Call& call : calls_of(program, entry)) {
+      if (!skips(entry, call)) ++executions.at(static_cast<size_t>(call.block));
     }
   }
   return executions;
+}
+
+std::vector<Cost> price_block(const Program& program, const Block& block, const CostModel& costs,
+                              int64_t devices_per_node) {
+  std::vector<Cost> priced;
+  priced.reserve(block.instructions.size());
+  for (const Instruction& instruction : block.instructions) {
+    priced.push_back(price_instruction(program, block, instruction, costs, devices_per_node));
+  }
+  return priced;
 }
 
 PricedProgram price(const Program& program, const CostModel& costs, int64_t devices_per_node, bool merge) {
@@ -78,16 +122,13 @@ PricedProgram price(const Program& program, const CostModel& costs, int64_t devi
   priced.program = &program;
   priced.blocks.resize(program.blocks.size());
   const std::vector<int64_t> executions = block_executions(program);
+  const std::vector<Joints> joints = joints_of(program, priced);
   for (size_t b = 0; b < program.blocks.size(); ++b) {
     if (executions[b] == 0) continue;
-    const Block& block = program.blocks[b];
     PricedBlock& target = priced.blocks[b];
     target.used = true;
-    target.costs.reserve(block.instructions.size());
-    for (const Instruction& instruction : block.instructions) {
-      target.costs.push_back(price_instruction(program, block, instruction, costs, devices_per_node));
-    }
-    build_steps(block, merge, target);
+    target.costs = price_block(program, program.blocks[b], costs, devices_per_node);
+    build_steps(program.blocks[b], joints[b], merge, target);
   }
   return priced;
 }

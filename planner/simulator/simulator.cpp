@@ -15,6 +15,7 @@ namespace foresail {
 namespace {
 
 constexpr size_t kQueues = 5;
+constexpr size_t kGroups = kGroupKinds;
 constexpr double kNotYet = -1;
 
 /// A played step as others see it: when it became ready, when its transfer began, when it ended.
@@ -38,15 +39,14 @@ struct JointCollective {
 struct Stage {
   const PricedProgram* priced = nullptr;
   size_t entry = 0, call = 0, step = 0;
-  bool arrived = false;            // at the joint collective it stands before
-  double compute_before_call = 0;  // compute work issued before this call ends here
-  Played data_before_call;         // the latest receive or inline collective of earlier calls
-  Played bulk_before_call;         // the latest bulk collective of earlier calls
-  Played data_latest, bulk_latest;
+  int64_t number = 0;            // of the next instruction (program/dependencies.h)
+  size_t wait = 0, awaited = 0;  // next of PricedProgram::waits and ::awaited
+  bool arrived = false;          // at the joint collective it stands before
   std::array<double, kQueues> free_at{};
-  std::array<size_t, 4> joint_count{};                   // joint collectives passed, by group kind
+  std::array<Played, kQueues> latest{};                  // of each queue
+  std::vector<Played> awaited_played;                    // by position in PricedProgram::awaited
+  std::array<size_t, kGroups> joint_count{};             // joint collectives passed, by group kind
   std::map<int32_t, std::vector<uint64_t>> outstanding;  // sends by channel
-  std::vector<Played> played;                            // steps of this call
   TimePrediction time;
   double busy = 0;
 };
@@ -56,6 +56,7 @@ double& bucket(TimePrediction& time, TimeKind kind) {
     case TimeKind::compute: return time.compute;
     case TimeKind::recompute: return time.recompute;
     case TimeKind::tensor_comm: return time.tensor_comm;
+    case TimeKind::context_comm: return time.context_comm;
     case TimeKind::data_comm: return time.data_comm;
     case TimeKind::pipeline_comm: return time.pipeline_comm;
     case TimeKind::optimizer: return time.optimizer;
@@ -68,11 +69,6 @@ double sum(const TimePrediction& time) {
          time.pipeline_comm + time.bubble + time.optimizer + time.data_wait;
 }
 
-uint64_t message_key(int32_t from, int32_t to, int32_t channel, int32_t micro_batch) {
-  return (static_cast<uint64_t>(from) << 48) | (static_cast<uint64_t>(to) << 32) |
-         (static_cast<uint64_t>(channel) << 28) | static_cast<uint64_t>(micro_batch + 1);
-}
-
 class Player {
  public:
   Player(std::span<const PricedProgram> programs, const SimulationOptions& options, Simulation& result);
@@ -80,12 +76,12 @@ class Player {
 
  private:
   bool advance(int32_t index);  // false: the stage waits for another one or is done; `moved_` says whether it moved
-  void begin_call(Stage& stage) const;
   bool play_step(int32_t index, Stage& stage, const PricedStep& step, const ScheduleEntry& entry);
   bool play_receive(int32_t index, const PricedStep& step, int32_t micro_batch, Played& played);
   bool play_wait_send(Stage& stage, const PricedStep& step, Played& played);
   bool play_joint(Stage& stage, const PricedStep& step, Played& played);
   int32_t stages_of(GroupKind group) const;
+  uint64_t message_key(int32_t from, int32_t to, int32_t channel, int32_t micro_batch);
   void finish(Stage& stage, const PricedStep& step, const Played& played, const Played* cause);
   void charge_gap(Stage& stage, double from, double to, const Played* cause) const;
   void record(int32_t index, const Stage& stage, const PricedStep& step, const ScheduleEntry& entry,
@@ -97,14 +93,18 @@ class Player {
   Simulation& result_;
   std::vector<Stage> stages_;
   std::unordered_map<uint64_t, Message> messages_;
-  std::array<std::vector<JointCollective>, 4> joint_;
+  std::map<std::array<int32_t, 3>, uint64_t> routes_;  // numbers of (from, to, channel)
+  std::array<std::vector<JointCollective>, kGroups> joint_;
   bool moved_ = false;
 };
 
 Player::Player(std::span<const PricedProgram> programs, const SimulationOptions& options, Simulation& result)
     : options_(options), result_(result) {
   stages_.resize(programs.size());
-  for (size_t i = 0; i < programs.size(); ++i) stages_[i].priced = &programs[i];
+  for (size_t i = 0; i < programs.size(); ++i) {
+    stages_[i].priced = &programs[i];
+    stages_[i].awaited_played.resize(programs[i].awaited.size());
+  }
 }
 
 void Player::play() {
@@ -127,17 +127,18 @@ bool Player::advance(int32_t index) {
   const Program& program = *stage.priced->program;
   if (stage.entry == program.schedule.size()) return false;
   const ScheduleEntry& entry = program.schedule[stage.entry];
-  const auto& calls = program.calls[static_cast<size_t>(entry.phase)];
+  const auto& calls = calls_of(program, entry);
   if (entry.phase == Phase::startup || stage.call == calls.size()) {
     ++stage.entry;
     stage.call = 0;
     moved_ = true;
     return true;
   }
-  const PricedBlock& block = stage.priced->blocks[static_cast<size_t>(calls[stage.call].block)];
-  if (stage.step == 0) begin_call(stage);
-  while (stage.step < block.steps.size()) {
-    if (!play_step(index, stage, block.steps[stage.step], entry)) return false;
+  const Call& call = calls[stage.call];
+  const auto& steps = stage.priced->blocks[static_cast<size_t>(call.block)].steps;
+  const size_t count = skips(entry, call) ? 0 : steps.size();
+  while (stage.step < count) {
+    if (!play_step(index, stage, steps[stage.step], entry)) return false;
     ++stage.step;
     moved_ = true;
   }
@@ -147,36 +148,26 @@ bool Player::advance(int32_t index) {
   return true;
 }
 
-void Player::begin_call(Stage& stage) const {
-  stage.compute_before_call = stage.free_at[static_cast<size_t>(Queue::compute)];
-  stage.data_before_call = stage.data_latest;
-  stage.bulk_before_call = stage.bulk_latest;
-  stage.played.clear();
-}
-
 bool Player::play_step(int32_t index, Stage& stage, const PricedStep& step, const ScheduleEntry& entry) {
   Played played;
   played.kind = step.kind;
   played.time = step.time;
   const Played* cause = nullptr;
-  const auto after = [&](const Played& other) {
-    if (other.end > played.ready) played.ready = other.end, cause = &other;
-  };
   played.ready = stage.free_at[static_cast<size_t>(step.queue)];
-  if (step.queue == Queue::compute) {
-    after(stage.data_before_call);
-    if (entry.phase == Phase::grad_norm || entry.phase == Phase::update) after(stage.bulk_before_call);
-  } else {
-    played.ready = std::max(played.ready, stage.compute_before_call);
+  const auto& waits = stage.priced->waits;
+  for (size_t w = stage.wait; w < waits.size() && waits[w].waiting == stage.number; ++w) {
+    const Played& other = stage.awaited_played[waits[w].awaited];
+    if (other.end > played.ready) played.ready = other.end, cause = &other;
   }
-  for (const int32_t wait : step.waits) after(stage.played[static_cast<size_t>(wait)]);
-
   played.begin = played.ready;
   played.end = played.ready + step.seconds;
   switch (step.kind) {
     case InstructionKind::op: break;
     case InstructionKind::all_reduce:
     case InstructionKind::all_gather:
+    case InstructionKind::reduce_scatter:
+    case InstructionKind::all_to_all:
+    case InstructionKind::ring_shift:
       if (stages_of(step.group) > 1 && !play_joint(stage, step, played)) return false;
       break;
     case InstructionKind::send: {
@@ -192,15 +183,15 @@ bool Player::play_step(int32_t index, Stage& stage, const PricedStep& step, cons
       if (!play_wait_send(stage, step, played)) return false;
       break;
   }
+  if (options_.record_events) record(index, stage, step, entry, played);
   finish(stage, step, played, cause);
   result_.instructions += step.instructions;
-  if (options_.record_events) record(index, stage, step, entry, played);
   return true;
 }
 
 bool Player::play_receive(int32_t index, const PricedStep& step, int32_t micro_batch, Played& played) {
   const auto found = messages_.find(message_key(step.peer_stage, index, step.channel, micro_batch));
-  if (found == messages_.end()) return false;
+  if (found == messages_.end() || found->second.posted == kNotYet) return false;
   Message& message = found->second;
   played.begin = std::max(played.ready, message.posted);
   played.end = played.begin + step.seconds;
@@ -251,24 +242,33 @@ bool Player::play_joint(Stage& stage, const PricedStep& step, Played& played) {
 int32_t Player::stages_of(GroupKind group) const {
   const auto stages = static_cast<int32_t>(stages_.size());
   if (group == GroupKind::world) return stages;
-  return group == GroupKind::embedding ? std::min(stages, 2) : 1;
+  const bool pair = group == GroupKind::embedding && stages_[0].priced->program->mesh.embedding_pair;
+  return pair ? std::min(stages, 2) : 1;
+}
+
+uint64_t Player::message_key(int32_t from, int32_t to, int32_t channel, int32_t micro_batch) {
+  const uint64_t route = routes_.try_emplace({from, to, channel}, routes_.size()).first->second;
+  return (route << 32) | static_cast<uint32_t>(micro_batch);
 }
 
 /// Advances the clock of the step's queue and says what the time of the compute queue went to.
 void Player::finish(Stage& stage, const PricedStep& step, const Played& played, const Played* cause) {
-  double& free_at = stage.free_at[static_cast<size_t>(step.queue)];
+  const auto queue = static_cast<size_t>(step.queue);
   if (step.queue == Queue::compute) {
-    charge_gap(stage, free_at, played.ready, cause);
+    charge_gap(stage, stage.free_at[queue], played.ready, cause);
     (played.idle_before_begin ? stage.time.bubble : bucket(stage.time, step.time)) += played.begin - played.ready;
     bucket(stage.time, step.time) += played.end - played.begin;
     stage.busy += played.end - played.begin;
-  } else if (step.queue == Queue::bulk_comm) {
-    if (played.end >= stage.bulk_latest.end) stage.bulk_latest = played;
-  } else if (step.kind != InstructionKind::send && step.kind != InstructionKind::wait_send) {
-    if (played.end >= stage.data_latest.end) stage.data_latest = played;
   }
-  free_at = played.end;
-  stage.played.push_back(played);
+  stage.free_at[queue] = played.end;
+  stage.latest[queue] = played;
+  const auto& waits = stage.priced->waits;
+  while (stage.wait < waits.size() && waits[stage.wait].waiting == stage.number) ++stage.wait;
+  stage.number += step.instructions;
+  const auto& awaited = stage.priced->awaited;
+  if (stage.awaited < awaited.size() && awaited[stage.awaited] == stage.number - 1) {
+    stage.awaited_played[stage.awaited++] = played;
+  }
 }
 
 /// The compute queue stood still from `from` to `to` because of `cause`: its transfer is exposed communication, waiting
@@ -286,8 +286,8 @@ void Player::charge_gap(Stage& stage, double from, double to, const Played* caus
 
 void Player::record(int32_t index, const Stage& stage, const PricedStep& step, const ScheduleEntry& entry,
                     const Played& played) {
-  result_.events.push_back({index, step.queue, entry.phase, static_cast<int32_t>(stage.call), step.first_instruction,
-                            entry.micro_batch, played.ready, played.end});
+  result_.events.push_back({index, step.queue, entry.phase, entry.chunk, static_cast<int32_t>(stage.call),
+                            step.first_instruction, entry.micro_batch, played.ready, played.end});
 }
 
 void Player::report_deadlock() const {
@@ -309,10 +309,10 @@ void Player::close() {
   size_t last = 0;
   std::vector<double> ends;
   for (Stage& stage : stages_) {
-    const double end = *std::max_element(stage.free_at.begin(), stage.free_at.end());
-    const double compute_end = stage.free_at[static_cast<size_t>(Queue::compute)];
-    const Played& tail = stage.bulk_latest.end >= end ? stage.bulk_latest : stage.data_latest;
-    charge_gap(stage, compute_end, end, tail.end >= end ? &tail : nullptr);
+    const auto queue = std::max_element(stage.free_at.begin(), stage.free_at.end()) - stage.free_at.begin();
+    const double end = stage.free_at[static_cast<size_t>(queue)];
+    charge_gap(stage, stage.free_at[static_cast<size_t>(Queue::compute)], end,
+               &stage.latest[static_cast<size_t>(queue)]);
     ends.push_back(end);
     if (end > ends[last]) last = ends.size() - 1;
     result_.stage_seconds.push_back(stage.busy);

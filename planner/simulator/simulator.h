@@ -1,12 +1,13 @@
 // Plays Programs in virtual time: the queues of one rank per class against each other.
 //
-// Rules. Instructions of one queue run in program order. Inside a block an instruction also starts no earlier than the
-// ones it waits for. Across blocks: work beside the compute queue starts no earlier than the compute work issued before
-// its block; compute work of a block starts no earlier than the receives and inline collectives of earlier blocks; bulk
-// collectives are joined by the phases that read what they reduce (grad_norm, update). A send costs its issue; a
-// receive begins when it is reached and its message was posted and then lasts the message's duration; wait_send ends
-// when every outstanding message of its channel has arrived. A collective over ranks of several stages begins when the
-// last stage reaches it; ranks of one stage behave alike and arrive together.
+// Rules. Instructions of one queue run in program order. An instruction also starts no earlier than the instructions of
+// other queues end that it must not overtake (program/dependencies.h: derived from the bytes that both touch, across
+// blocks and micro-batches, as for the executor); what touches nothing in common runs side by side. A send costs its
+// issue; a receive begins when it is reached and its message was posted and then lasts the message's duration;
+// wait_send ends when every outstanding message of its channel has arrived. Messages are known by the two stages, the
+// channel (a boundary between virtual stages and a direction) and the micro-batch; a hand-over between two chunks of
+// one stage is none. A collective over ranks of several stages begins when the last stage reaches it; ranks of one
+// stage behave alike and arrive together. The step ends when all queues of all stages have run empty.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct SimulatedEvent {
   int32_t stage = 0;
   Queue queue{};
   Phase phase{};
-  int32_t call = 0, instruction = 0, micro_batch = -1;
+  int32_t chunk = 0, call = 0, instruction = 0, micro_batch = -1;
   double begin_seconds = 0, end_seconds = 0;
 };
 
@@ -50,8 +51,10 @@ struct SimulationOptions {
 /// out.
 Simulation simulate(std::span<const Program> stages, const CostModel& costs, const SimulationOptions& options);
 
-/// peak, arena and memory by kind on the stage with the largest peak. `activations` are the slots; `scratch` is what
-/// the arena holds beside parameters, gradients, optimizer state and slots: temporaries, data, constants, layout holes.
+/// peak, arena and memory by kind on the stage with the largest peak. Parameters, gradients and optimizer state are what
+/// lasts (under ZeRO this rank's shard); `activations` are the slots of all chunks with what they carry from backward to
+/// the weight gradient; `scratch` is the rest of the arena: temporaries, gathered parameters and the transient gradients
+/// of a micro-batch under ZeRO, data, constants, layout holes.
 Prediction memory_prediction(std::span<const Program> stages, const Target& target);
 
 /// Rates and shares that follow from step_seconds: tokens per second, model FLOP/s, mfu, hfu. `devices` of the whole

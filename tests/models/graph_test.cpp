@@ -288,6 +288,80 @@ TEST(Graphs, EveryNodeReadsOnlyWhatExistsBeforeIt) {
   }
 }
 
+TEST(Graphs, ContextParallelRanksHoldTheirShareOfEveryRow) {
+  GraphOptions options = options_for(2, 64);
+  options.context_parallel = 4;
+  for (const std::string name : {"gpt2", "qwen3-0.6b"}) {
+    const ModelGraphs graphs = build_graphs(load_model(name), options);
+    for (const Graph* graph : all(graphs)) {
+      for (const GraphTensor& tensor : graph->tensors) {
+        if (!tensor.dims.empty() && tensor.dims[0].name == DimName::tokens) EXPECT_EQ(tensor.dims[0].size, 2 * 16);
+      }
+      for (const Node& node : graph->nodes) {
+        using enum OpKind;
+        const bool knows_positions = node.kind == rope || node.kind == position_embedding || node.kind == dropout ||
+                                     node.kind == attention || node.kind == qk_norm;
+        EXPECT_EQ(node.attributes.sequence_length, knows_positions ? 16 : 0) << name_of(node.kind);
+        EXPECT_EQ(node.attributes.context_parallel, knows_positions ? 4 : 1) << name_of(node.kind);
+      }
+    }
+  }
+  const Graph block = build_graphs(load_model("llama-3.2-1b"), options).block;
+  EXPECT_EQ(block.tensors.at(block.find(TensorRole::constant)).dims[0].size, 64) << "the table of whole sequences";
+}
+
+TEST(Graphs, WindowIsComparedWithWholeSequences) {
+  GraphOptions options = options_for(1, 8192);
+  options.context_parallel = 4;
+  EXPECT_EQ(node_of(build_graphs(load_model("mistral-7b"), options).block, OpKind::attention).attributes.window, 4096);
+}
+
+TEST(Graphs, SequencesThatContextRanksCannotShareAreRefused) {
+  GraphOptions options = options_for(1, 36);
+  options.context_parallel = 2;
+  EXPECT_NO_THROW(build_graphs(load_model("gpt2"), options));
+  options.context_parallel = 4;
+  EXPECT_THROW(build_graphs(load_model("gpt2"), options), Error);
+  options.context_parallel = 0;
+  EXPECT_THROW(build_graphs(load_model("gpt2"), options), Error);
+}
+
+TEST(Graphs, CopiedKvHeadsHaveAProductOfTheirOwn) {
+  GraphOptions options = options_for(2, 64);
+  options.kv_copies = 2;
+  const Graph block = build_graphs(load_model("qwen2.5-7b"), options).block;
+  EXPECT_FALSE(has_weight(block, "qkv"));
+  const Weight& q = weight_of(block, "q");
+  const Weight& kv = weight_of(block, "kv");
+  EXPECT_EQ(q.dims, (std::vector<Dim>{{DimName::attention, 3584}, {DimName::hidden, 3584}}));
+  EXPECT_EQ(kv.dims, (std::vector<Dim>{{DimName::kv, 2 * 512}, {DimName::hidden, 3584}}));
+  ASSERT_EQ(q.parts.size(), 1u);
+  EXPECT_EQ(q.parts[0].tensor, "model.layers.{}.self_attn.q_proj.weight");
+  ASSERT_EQ(kv.parts.size(), 2u);
+  EXPECT_EQ(kv.parts[0].tensor, "model.layers.{}.self_attn.k_proj.weight");
+  EXPECT_EQ(kv.parts[1].tensor, "model.layers.{}.self_attn.v_proj.weight");
+  EXPECT_EQ(weight_of(block, "q_bias").parts[0].tensor, "model.layers.{}.self_attn.q_proj.bias");
+  EXPECT_EQ(weight_of(block, "kv_bias").parts[1].tensor, "model.layers.{}.self_attn.v_proj.bias");
+  const auto order = kinds(block);
+  const auto join = std::find(order.begin(), order.end(), OpKind::join_qkv);
+  ASSERT_NE(join, order.end());
+  EXPECT_EQ(*(join + 1), OpKind::rope);
+  const Graph normed = build_graphs(load_model("qwen3-0.6b"), options).block;
+  const auto all_kinds = kinds(normed);
+  EXPECT_EQ(*(std::find(all_kinds.begin(), all_kinds.end(), OpKind::join_qkv) + 1), OpKind::qk_norm);
+}
+
+TEST(Graphs, PartsOfAJointTensorKeepTheirRowsWhenTheyAreApart) {
+  GraphOptions options = options_for(1, 16);
+  options.kv_copies = 2;
+  const Graph block = build_graphs(load_model("gpt2"), options).block;
+  EXPECT_EQ(weight_of(block, "q").parts[0].first_row, 0);
+  const Weight& kv = weight_of(block, "kv");
+  EXPECT_EQ(kv.parts[0].first_row, 768);
+  EXPECT_EQ(kv.parts[1].first_row, 2 * 768);
+  EXPECT_EQ(kv.parts[1].tensor_rows, 3 * 768);
+}
+
 TEST(Graphs, SequencesBeyondLearnedPositionsAreRefused) {
   EXPECT_NO_THROW(graphs_of("gpt2", 1024));
   try {

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "ops/zigzag.h"
 
 namespace foresail {
 namespace {
@@ -83,6 +84,85 @@ TEST(Inference, RefusesOperandsThatDoNotFit) {
   const GraphTensor x{"x", TensorRole::activation, DType::f32, {{DimName::tokens, 8}, {DimName::hidden, 4}}, -1};
   const GraphTensor w{"w", TensorRole::weight, DType::f32, {{DimName::ffn, 6}, {DimName::hidden, 5}}, -1};
   EXPECT_THROW(info(OpKind::linear).infer({x, w}, {}, precision), Error);
+}
+
+/// 6 heads on 3 KV heads, 4 wide; 6 rows of each sequence on each of 3 context ranks.
+OpAttributes context_attributes() {
+  OpAttributes a;
+  a.sequence_length = 6;
+  a.context_parallel = 3;
+  a.heads = 6;
+  a.kv_heads = 3;
+  a.head_dim = 4;
+  return a;
+}
+
+GraphTensor activation(std::vector<Dim> dims) { return {"x", TensorRole::activation, DType::f32, std::move(dims), -1}; }
+
+GraphTensor infer_one(OpKind kind, const std::vector<GraphTensor>& inputs, const OpAttributes& a) {
+  const auto inferred = info(kind).infer(inputs, a, Precision{});
+  EXPECT_EQ(inferred.size(), 1u);
+  return {"y", TensorRole::activation, inferred.at(0).dtype, inferred.at(0).dims, -1};
+}
+
+TEST(Inference, OfWhatOnlyMovesElementsIsInverted) {
+  const OpAttributes a = context_attributes();
+  const GraphTensor qkv = activation({{DimName::tokens, 12}, {DimName::qkv, 48}});
+  const GraphTensor parts = infer_one(OpKind::heads_split, {qkv}, a);
+  EXPECT_EQ(parts.dims, (std::vector<Dim>{{DimName::fixed, 3}, {DimName::tokens, 12}, {DimName::qkv, 16}}));
+  EXPECT_EQ(infer_one(OpKind::heads_merge, {parts}, a).dims, qkv.dims);
+  const GraphTensor whole = infer_one(OpKind::rows_merge, {parts}, a);
+  EXPECT_EQ(whole.dims, (std::vector<Dim>{{DimName::tokens, 36}, {DimName::qkv, 16}}));
+  EXPECT_EQ(infer_one(OpKind::rows_split, {whole}, a).dims, parts.dims);
+  const auto halves = info(OpKind::split_qkv).infer({qkv}, a, Precision{});
+  EXPECT_EQ(halves.at(0).dims, (std::vector<Dim>{{DimName::tokens, 12}, {DimName::attention, 24}}));
+  EXPECT_EQ(halves.at(1).dims, (std::vector<Dim>{{DimName::tokens, 12}, {DimName::kv, 24}}));
+  EXPECT_EQ(infer_one(OpKind::join_qkv, {activation(halves[0].dims), activation(halves[1].dims)}, a).dims, qkv.dims);
+}
+
+TEST(Inference, RefusesHeadsAndRowsThatTheDegreeDoesNotDivide) {
+  OpAttributes a = context_attributes();
+  a.context_parallel = 5;
+  const GraphTensor qkv = activation({{DimName::tokens, 12}, {DimName::qkv, 48}});
+  EXPECT_THROW(info(OpKind::heads_split).infer({qkv}, a, Precision{}), Error);
+  EXPECT_THROW(info(OpKind::rows_split).infer({qkv}, a, Precision{}), Error);
+}
+
+TEST(Flops, OfTheRingStepsOfAllRanksAddUpToTheWholeAttention) {
+  for (const int64_t window : {0, 5}) {
+    OpInstance whole = attention(24, window), step = whole;
+    step.kind = OpKind::ring_attention;
+    step.attributes.sequence_length = 8;
+    step.attributes.context_parallel = 3;
+    step.inputs = {{DType::f32, {2 * 8, 32}}, {DType::f32, {2 * 8, 64}}};
+    EXPECT_DOUBLE_EQ(9 * flops_of(step), flops_of(whole));
+    OpInstance backward = step;
+    backward.kind = OpKind::ring_attention_backward;
+    backward.inputs.insert(backward.inputs.begin(), step.inputs[0]);
+    EXPECT_DOUBLE_EQ(flops_of(backward), 2.5 * flops_of(step));
+  }
+}
+
+TEST(Signature, TellsApartDegreesAndConversions) {
+  OpInstance wide = attention(16, 0);
+  wide.attributes.context_parallel = 2;
+  EXPECT_NE(signature(wide), signature(attention(16, 0)));
+  const OpInstance up{OpKind::cast, {}, {{DType::f32, {8}}}, {{DType::f64, {8}}}};
+  const OpInstance same{OpKind::cast, {}, {{DType::f64, {8}}}, {{DType::f64, {8}}}};
+  EXPECT_NE(signature(up), signature(same));
+}
+
+TEST(Zigzag, EveryPositionIsHeldOnceAndOneRankHoldsThemInOrder) {
+  for (const int64_t degree : {1, 2, 3, 4}) {
+    std::vector<int> held(static_cast<size_t>(degree * 6));
+    for (int64_t rank = 0; rank < degree; ++rank) {
+      for (int64_t row = 0; row < 6; ++row) ++held.at(static_cast<size_t>(zigzag_position(rank, degree, 6, row)));
+    }
+    EXPECT_EQ(held, std::vector<int>(held.size(), 1)) << degree;
+  }
+  for (int64_t row = 0; row < 7; ++row) EXPECT_EQ(zigzag_position(0, 1, 7, row), row);
+  EXPECT_EQ(zigzag_position(1, 4, 6, 2), 5);   // the end of chunk 1
+  EXPECT_EQ(zigzag_position(1, 4, 6, 3), 18);  // the beginning of chunk 6
 }
 
 TEST(Graph, OnlyHeadsFfnAndVocabularyAreCut) {

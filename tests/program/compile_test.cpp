@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+
 #include "core/error.h"
 #include "program/check.h"
 #include "tests/program/small_models.h"
@@ -79,6 +82,33 @@ INSTANTIATE_TEST_SUITE_P(Strategies, Compiled,
                                            Case{"gpt2", "dp=2,pp=2,micro_batch=2", false, true},
                                            Case{"gpt2", "tp=2,micro_batch=2,recompute=full", true, true},
                                            Case{"qwen3", "tp=2,micro_batch=2", true, false},
+                                           Case{"llama", "tp=2,sequence_parallel=true,micro_batch=2", true, false},
+                                           Case{"gpt2", "tp=2,sequence_parallel=true,micro_batch=2,recompute=full", true, false},
+                                           Case{"qwen3", "tp=4,sequence_parallel=true,micro_batch=2", true, false},
+                                           Case{"llama", "cp=2,micro_batch=2", true, false},
+                                           Case{"llama", "cp=4,micro_batch=2,recompute=full", true, false},
+                                           Case{"gpt2", "cp=2,context=all_to_all,micro_batch=2", true, true},
+                                           Case{"gpt2", "cp=2,tp=2,sequence_parallel=true,micro_batch=2", true, false},
+                                           Case{"llama", "dp=2,zero_stage=1,micro_batch=2", true, false},
+                                           Case{"gpt2", "dp=2,zero_stage=2,micro_batch=2", true, false},
+                                           Case{"llama", "dp=2,zero_stage=3,micro_batch=2", true, false},
+                                           Case{"gpt2", "dp=4,zero_stage=3,zero_group=2,micro_batch=1", true, false},
+                                           Case{"gpt2", "dp=2,cp=2,tp=2,zero_stage=3,micro_batch=1", true, false},
+                                           Case{"qwen3", "dp=2,pp=2,zero_stage=2,micro_batch=1", true, false},
+                                           Case{"llama", "dp=2,zero_stage=1,micro_batch=2,overlap=true,bucket_bytes=20000", true, false},
+                                           Case{"llama", "dp=2,micro_batch=2,overlap=true,bucket_bytes=20000", true, false},
+                                           Case{"llama", "dp=2,zero_stage=3,micro_batch=2,overlap=true", true, false},
+                                           Case{"llama", "pp=2,micro_batch=1,schedule=gpipe", true, false},
+                                           Case{"llama", "pp=2,virtual_stages=2,micro_batch=1,schedule=interleaved", true, false},
+                                           Case{"gpt2", "pp=2,virtual_stages=2,micro_batch=1,schedule=interleaved,dp=2,zero_stage=3", true, false},
+                                           Case{"llama", "pp=2,micro_batch=1,schedule=zb-h1", true, false},
+                                           Case{"llama", "pp=4,micro_batch=1,schedule=zb-h1,recompute=full", true, false},
+                                           Case{"gpt2", "pp=2,virtual_stages=2,micro_batch=1,schedule=zb-v", true, false},
+                                           Case{"qwen3", "pp=2,virtual_stages=2,micro_batch=1,schedule=zb-v,dp=2,zero_stage=2", true, false},
+                                           Case{"llama", "micro_batch=2,recompute=selective", true, false},
+                                           Case{"llama", "pp=2,micro_batch=1,recompute_layers=0-1:full/3:activated", true, false},
+                                           Case{"gpt2", "dp=3,micro_batch=1,ragged_batch=true,zero_stage=1,reduce_dtype=f64", true, false},
+                                           Case{"llama", "pp=3,micro_batch=2,stage_layers=1+2+1", true, false},
                                            Case{"qwen3", "tp=2,pp=2,micro_batch=2,recompute=full", true, false}));
 
 TEST(Compile, EvaluationSharesThePersistentRegion) {
@@ -116,27 +146,48 @@ TEST(Compile, RefusesAnIllegalStrategyWithEveryReason) {
 TEST(Compile, FullRecomputeKeepsOnlyTheInputOfALayer) {
   const auto none = train_programs(small_llama(), small_job(), "micro_batch=2")[0];
   const auto full = train_programs(small_llama(), small_job(), "micro_batch=2,recompute=full")[0];
-  EXPECT_EQ(full.slot_bytes, 4 * 2 * 16 * 32 * 4);
-  EXPECT_GT(none.slot_bytes, 6 * full.slot_bytes);
+  EXPECT_EQ(full.chunks[0].slot_bytes, 4 * 2 * 16 * 32 * 4);
+  EXPECT_GT(none.chunks[0].slot_bytes, 6 * full.chunks[0].slot_bytes);
 }
 
-TEST(ParameterSlices, CoverEveryElementOfEveryTensorOnce) {
-  for (const ModelSpec& model : {small_llama(), small_gpt2(), small_qwen3()}) {
-    const Strategy strategy = parse_strategy("tp=2,pp=2").strategy;
-    std::map<std::string, int64_t> covered, total;
-    for (int stage = 0; stage < 2; ++stage) {
-      for (int rank = 0; rank < 2; ++rank) {
-        for (const ParameterSlice& slice : parameter_slices(model, strategy, stage, rank)) {
-          if (slice.second_holder || (slice.replicated && rank > 0)) continue;
-          covered[slice.tensor] += slice.elements();
-          total[slice.tensor] = slice.shape[0] * (slice.shape.size() > 1 ? slice.shape[1] : 1);
-        }
+/// Counts every element of every tensor over the ranks that hold the first copy of it.
+void expect_covered_once(const ModelSpec& model, const std::string& text,
+                         std::vector<ParameterSlice> RankSlices::*list, bool sharded) {
+  const Strategy strategy = parse_strategy(text).strategy;
+  const Mesh mesh = mesh_of(model, strategy);
+  std::map<std::string, std::vector<int>> counts;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const MeshCoordinate place = mesh.coordinate_of(rank);
+    const bool first_copy = sharded ? mesh.replica_rank(place) == 0 : mesh.data_rank(place) == 0;
+    if (!first_copy) continue;
+    const RankSlices slices = rank_slices(model, strategy, place);
+    for (const ParameterSlice& slice : slices.*list) {
+      if (slice.second_holder || slice.replicated) continue;
+      const int64_t columns = slice.shape.size() > 1 ? slice.shape[1] : 1;
+      auto& count = counts[slice.tensor];
+      count.resize(static_cast<size_t>(slice.shape[0] * columns));
+      for (int64_t row = slice.row_begin; row < slice.row_end; ++row) {
+        for (int64_t c = slice.column_begin; c < slice.column_end; ++c) ++count[static_cast<size_t>(row * columns + c)];
       }
     }
-    EXPECT_EQ(covered, total) << model.name;
-    int64_t sum = 0;
-    for (const auto& [name, elements] : total) sum += elements;
-    EXPECT_EQ(sum, parameter_count(model)) << model.name;
+  }
+  int64_t sum = 0;
+  for (const auto& [name, count] : counts) {
+    EXPECT_TRUE(std::all_of(count.begin(), count.end(), [](int n) { return n == 1; })) << text << " " << name;
+    sum += static_cast<int64_t>(count.size());
+  }
+  EXPECT_EQ(sum, parameter_count(model)) << model.name << " " << text;
+}
+
+TEST(RankSlices, CoverEveryElementOfEveryTensorOnce) {
+  for (const ModelSpec& model : {small_llama(), small_gpt2(), small_qwen3()}) {
+    for (const std::string text : {"tp=2,pp=2", "dp=3,zero_stage=1", "dp=2,tp=2,zero_stage=2", "dp=2,cp=2,zero_stage=3",
+                                   "dp=4,zero_group=2,zero_stage=3,pp=2", "pp=2,virtual_stages=2,schedule=zb-v,tp=4"}) {
+      const Strategy strategy = parse_strategy(text).strategy;
+      expect_covered_once(model, text, &RankSlices::parameters, strategy.zero_stage == 3);
+      expect_covered_once(model, text, &RankSlices::gradients, strategy.zero_stage > 0);
+      expect_covered_once(model, text, &RankSlices::state, strategy.zero_stage > 0);
+    }
   }
 }
 

@@ -1,0 +1,188 @@
+// Operands: shapes that the op table infers, sizes that a group's ranks exchange, one queue for each group, channels of the
+// chunk that uses them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "ops/op_table.h"
+#include "program/check_parts.h"
+
+namespace foresail {
+namespace {
+
+struct OperandCount {
+  size_t inputs, outputs;
+};
+std::optional<OperandCount> operand_count(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::op: return std::nullopt;  // the op table knows
+    case InstructionKind::send: return OperandCount{1, 0};
+    case InstructionKind::receive: return OperandCount{0, 1};
+    case InstructionKind::wait_send: return OperandCount{0, 0};
+    default: return OperandCount{1, 1};
+  }
+}
+
+const char* group_name(GroupKind group) {
+  constexpr const char* kNames[] = {"world", "tensor", "context", "shard", "replica", "kv_copies", "embedding"};
+  static_assert(std::size(kNames) == kGroupKinds);
+  return kNames[static_cast<size_t>(group)];
+}
+
+class OperandCheck {
+ public:
+  OperandCheck(const Program& program, Problems& problems) : program_(program), problems_(problems) {}
+
+  void run() {
+    for (const Block& block : program_.blocks) {
+      for (const Instruction& instruction : block.instructions) {
+        const auto expected = operand_count(instruction.kind);
+        if (expected && (instruction.inputs.size() != expected->inputs ||
+                         instruction.outputs.size() != expected->outputs || instruction.workspace >= 0)) {
+          problems_.add(block, instruction, "communication has the wrong number of operands");
+        } else if (instruction.kind == InstructionKind::op) {
+          check_shapes(block, instruction);
+        } else if (is_collective(instruction.kind)) {
+          check_collective(block, instruction);
+        }
+      }
+    }
+    check_channels();
+  }
+
+ private:
+  const Buffer& buffer(const Block& block, int32_t index) const { return block.buffers[static_cast<size_t>(index)]; }
+
+  /// Outputs have the shapes that the op table infers from the inputs.
+  void check_shapes(const Block& block, const Instruction& instruction) {
+    const auto problem = [&](const std::string& text) { problems_.add(block, instruction, text); };
+    if (!info(instruction.op).infer) {
+      if (!same_elements(block, instruction)) problem("its operands differ in size");
+      return;
+    }
+    std::vector<GraphTensor> inputs;
+    for (const int32_t input : instruction.inputs) {
+      GraphTensor tensor{buffer(block, input).name, TensorRole::activation, buffer(block, input).type.dtype, {}, -1};
+      for (const int64_t size : buffer(block, input).type.shape) tensor.dims.push_back({DimName::fixed, size});
+      inputs.push_back(std::move(tensor));
+    }
+    try {
+      const auto inferred = info(instruction.op).infer(inputs, instruction.attributes, program_.precision);
+      if (inferred.size() != instruction.outputs.size()) problem("it has the wrong number of outputs");
+      for (size_t i = 0; i < std::min(inferred.size(), instruction.outputs.size()); ++i) {
+        const Buffer& output = buffer(block, instruction.outputs[i]);
+        TensorType expected{inferred[i].dtype, {}};
+        for (const Dim& dim : inferred[i].dims) expected.shape.push_back(dim.size);
+        if (expected != output.type) problem(fmt::format("output '{}' has the wrong shape", output.name));
+      }
+    } catch (const std::exception& error) {
+      problem(fmt::format("operands do not fit {} ({})", name_of(instruction.op), error.what()));
+    }
+  }
+
+  /// Kinds without inference that go through flat ranges element by element.
+  bool same_elements(const Block& block, const Instruction& instruction) const {
+    if (instruction.op != OpKind::cast && instruction.op != OpKind::adamw) return true;
+    if (instruction.inputs.empty()) return false;
+    const int64_t elements = buffer(block, instruction.inputs[0]).type.elements();
+    return std::all_of(instruction.outputs.begin(), instruction.outputs.end(),
+                       [&](int32_t output) { return buffer(block, output).type.elements() == elements; });
+  }
+
+  /// Sizes that the members of the group agree on, and one queue: members must meet in one order.
+  void check_collective(const Block& block, const Instruction& instruction) {
+    const int64_t members = group_size(program_, instruction.group);
+    if (members == 0) {
+      problems_.add(block, instruction,
+                    fmt::format("stage {} is in no {} group", program_.stage, group_name(instruction.group)));
+      return;
+    }
+    const auto queue = queue_of_group_.try_emplace(instruction.group, instruction.queue).first->second;
+    if (queue != instruction.queue && members > 1) {
+      problems_.add(block, instruction,
+                    fmt::format("collectives of the {} group are on two queues", group_name(instruction.group)));
+    }
+    const TensorType& input = buffer(block, instruction.inputs[0]).type;
+    const TensorType& output = buffer(block, instruction.outputs[0]).type;
+    if (input.dtype != output.dtype) problems_.add(block, instruction, "a collective changes the element type");
+    const int64_t in = input.elements(), out = output.elements();
+    bool fits = in == out;
+    if (instruction.kind == InstructionKind::all_gather) fits = out % members == 0 && out / members == in;
+    if (instruction.kind == InstructionKind::reduce_scatter) fits = in % members == 0 && in / members == out;
+    if (instruction.kind == InstructionKind::all_to_all) fits = in == out && in % members == 0;
+    if (!fits) {
+      problems_.add(block, instruction,
+                    fmt::format("{} elements to {} do not fit a group of {} ranks", in, out, members));
+    }
+  }
+
+  /// A chunk sends its hidden states over the boundary behind it and their gradient over the one before it. Messages of a
+  /// channel stay in order only on one queue.
+  void check_channels() {
+    std::map<std::pair<InstructionKind, int32_t>, Queue> queues;
+    for (size_t phase = 0; phase < program_.calls.size(); ++phase) {
+      for (size_t chunk = 0; chunk < program_.calls[phase].size(); ++chunk) {
+        for (const Call& call : program_.calls[phase][chunk]) {
+          const Block& block = program_.blocks[static_cast<size_t>(call.block)];
+          for (const Instruction& instruction : block.instructions) {
+            const bool message =
+                instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive;
+            if (!message) continue;
+            check_message(block, instruction, static_cast<Phase>(phase), chunk);
+            const auto key = std::pair(instruction.kind, instruction.channel);
+            if (queues.try_emplace(key, instruction.queue).first->second != instruction.queue) {
+              problems_.add(block, instruction, fmt::format("channel {} is on two queues", instruction.channel));
+            }
+          }
+        }
+      }
+    }
+  }
+
+  void check_message(const Block& block, const Instruction& instruction, Phase phase, size_t chunk) {
+    if (instruction.peer_stage == program_.stage) problems_.add(block, instruction, "a stage sends to itself");
+    const bool forward = phase == Phase::forward;
+    if ((!forward && phase != Phase::backward) || chunk >= program_.chunks.size()) {
+      problems_.add(block, instruction, "a message belongs to forward or backward of a chunk");
+      return;
+    }
+    const int32_t here = program_.chunks[chunk].virtual_stage;
+    const bool sends = instruction.kind == InstructionKind::send;
+    const int32_t boundary = forward == sends ? here : here - 1;
+    const int32_t channel = 2 * boundary + (forward ? 0 : 1);
+    const int32_t boundaries = channel_count(program_) / 2 - 1;
+    if (instruction.channel != channel || boundary < 0 || boundary >= boundaries) {
+      problems_.add(block, instruction,
+                    fmt::format("channel {} is not that of virtual stage {}", instruction.channel, here));
+    }
+  }
+
+  const Program& program_;
+  Problems& problems_;
+  std::map<GroupKind, Queue> queue_of_group_;
+};
+
+}  // namespace
+
+int64_t group_size(const Program& program, GroupKind group) {
+  const Mesh& mesh = program.mesh;
+  switch (group) {
+    case GroupKind::world: return mesh.size();
+    case GroupKind::tensor: return mesh.tp;
+    case GroupKind::context: return mesh.cp;
+    case GroupKind::shard: return mesh.shard;
+    case GroupKind::replica: return mesh.data_ranks() / mesh.shard;
+    case GroupKind::kv_copies: return mesh.kv_copies;
+    case GroupKind::embedding: {
+      const bool member = program.stage == 0 || program.stage == mesh.pp - 1;
+      return mesh.pp > 1 && mesh.embedding_pair && member ? 2 : 0;
+    }
+  }
+  return 0;
+}
+
+void check_operands(const Program& program, Problems& problems) { OperandCheck(program, problems).run(); }
+
+}  // namespace foresail

@@ -1,0 +1,416 @@
+#include "program/chunk_lists.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "program/step_blocks.h"
+
+namespace foresail {
+namespace {
+
+constexpr Place kIn{Register::x_in, 0, MemoryKind::activations};
+constexpr Place kOut{Register::x_out, 0, MemoryKind::scratch};
+constexpr Place kGradient{Register::hidden_gradient, 0, MemoryKind::scratch};
+
+size_t index_of(Register base) { return static_cast<size_t>(base); }
+
+int32_t activations_after(int64_t virtual_stage) { return static_cast<int32_t>(2 * virtual_stage); }
+int32_t gradients_after(int64_t virtual_stage) { return static_cast<int32_t>(2 * virtual_stage) + 1; }
+
+bool sends_hidden(const ChunkShape& chunk) { return !chunk.last && !chunk.to_self; }
+bool sends_gradient(const ChunkShape& chunk) { return !chunk.first && !chunk.from_self; }
+
+bool reads_parameters(const Block& block) {
+  for (const Instruction& instruction : block.instructions) {
+    for (const int32_t input : instruction.inputs) {
+      const Register base = block.buffers[static_cast<size_t>(input)].base;
+      if (base == Register::parameter || base == Register::tied_parameter) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+/// Zones outlive a list: outgoing hidden states until they are received, the gradient of the hidden states until it is
+/// received or until the neighbour on this rank has taken it over.
+ChunkLists::ChunkLists(const StageShape& shape, const ArenaMap& arena, BlockStore& store)
+    : shape_(shape), arena_(arena), store_(store) {
+  const auto reserve = [&] {
+    reserved_bytes_ += shape.hidden_bytes();
+    return reserved_bytes_ - shape.hidden_bytes();
+  };
+  for (const ChunkShape& chunk : shape.chunks) hidden_zones_.push_back(chunk.last ? -1 : reserve());
+  gradient_zones_.assign(shape.chunks.size(), -1);
+  for (size_t c = shape.chunks.size(); c-- > 0;) {
+    const ChunkShape& chunk = shape.chunks[c];
+    if (chunk.to_self) {
+      gradient_zones_[c] = gradient_zones_[c + 1];
+    } else if (!chunk.first) {
+      gradient_zones_[c] = reserve();
+    }
+  }
+}
+
+// ---- Units
+
+ChunkLists::Held ChunkLists::layer_unit(size_t chunk, int64_t index, UnitPart part) const {
+  return {part, shape_.layer_offset(chunk, index)};
+}
+
+ChunkLists::Held ChunkLists::embedding_unit(const UnitPart& part) const { return {part, shape_.embedding_offset}; }
+
+ChunkLists::Held ChunkLists::head_unit() const { return {whole(shape_.head), shape_.head_offset}; }
+
+/// The head's own weights, and the embedding's table where it reads that.
+std::vector<ChunkLists::Held> ChunkLists::head_weights() const {
+  std::vector<Held> weights{head_unit()};
+  if (!shape_.tied_here) return weights;
+  for (const FlatRange& range : shape_.embedding.unit.ranges) {
+    if (range.shared) weights.push_back(embedding_unit({&shape_.embedding, range.begin, range.end, true}));
+  }
+  return weights;
+}
+
+RegisterFile ChunkLists::registers(const Held& held) const {
+  return parameter_registers(shape_, arena_, held.offset);
+}
+
+// ---- Calls
+
+void ChunkLists::begin_list() {
+  list_ = {};
+  reserved_ = list_.add_item(reserved_bytes_, 0);
+  last_hidden_ = free_gradient_ = -1;
+  bucket_begin_ = bucket_end_ = 0;
+}
+
+CallSequence ChunkLists::end_list() {
+  list_.hold_from_begin(reserved_);
+  list_.hold_to_end(reserved_);
+  return std::exchange(list_, {});
+}
+
+int32_t ChunkLists::shared(const std::string& key, const std::function<int32_t()>& make) {
+  const auto found = shared_.find(key);
+  if (found != shared_.end()) return found->second;
+  return shared_[key] = make();
+}
+
+void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Binding> bindings, bool leaves_stage,
+                      bool last_only) {
+  list_.add({block, -1, leaves_stage, last_only, base}, store_.at(block).scratch_bytes, std::move(bindings));
+}
+
+std::string key_of(const char* what, const UnitPart& part) {
+  return fmt::format("{}/{}/{}/{}/{}", what, part.kind->graph.name, part.begin, part.end, part.tied);
+}
+
+/// ZeRO-3: makes the units' parameters whole; the bindings by which a block reads them.
+std::vector<Binding> ChunkLists::gather(const std::vector<Held>& units) {
+  std::vector<Binding> bindings;
+  if (!shape_.shards_parameters()) return bindings;
+  const int64_t element = size_of(shape_.precision.parameter);
+  for (const Held& unit : units) {
+    const UnitPart& part = unit.part;
+    if (part.elements() == 0) continue;
+    const int32_t block =
+        shared(key_of("gather", part), [&] { return store_.add(gather_block(shape_, part, store_.queues())); });
+    const Binding binding{part.parameter(), list_.add_item(part.elements() * element), part.begin * element};
+    call(block, registers(unit), {binding});
+    bindings.push_back(binding);
+  }
+  return bindings;
+}
+
+/// ZeRO-2 and 3: zeroed accumulators for what a block adds.
+std::vector<Binding> ChunkLists::zero(const std::vector<Held>& units) {
+  std::vector<Binding> bindings;
+  if (!shape_.shards_gradients()) return bindings;
+  const int64_t element = size_of(shape_.precision.gradient);
+  for (const Held& unit : units) {
+    const UnitPart& part = unit.part;
+    if (part.elements() == 0) continue;
+    const int32_t block = shared(key_of("zero", part), [&] { return store_.add(zero_block(shape_, part)); });
+    const Binding binding{part.gradient(), list_.add_item(part.elements() * element), part.begin * element};
+    call(block, registers(unit), {binding});
+    bindings.push_back(binding);
+  }
+  return bindings;
+}
+
+void ChunkLists::reduce(const std::vector<Held>& units, const std::vector<Binding>& transients) {
+  size_t next = 0;
+  for (const Held& unit : units) {
+    if (!shape_.shards_gradients() || unit.part.elements() == 0) continue;
+    const int32_t block = shared(key_of("reduce", unit.part), [&] {
+      return store_.add_staged(reduce_block(shape_, unit.part, store_.queues()));
+    });
+    call(block, registers(unit), {transients.at(next++)});
+  }
+}
+
+/// A unit whose gradients are whole: reduced now, while backward goes on, where the strategy wants that.
+void ChunkLists::complete(const Held& unit) {
+  const bool overlaps = shape_.strategy.overlap && shape_.strategy.bucket_bytes > 0 && shape_.mesh.data_ranks() > 1;
+  if (!overlaps || shape_.shards_gradients()) return;
+  if (shape_.shards_state()) {
+    const int32_t block = shared(key_of("reduce", unit.part), [&] {
+      return store_.add_staged(reduce_block(shape_, unit.part, store_.queues()));
+    });
+    call(block, registers(unit), {}, false, true);
+    return;
+  }
+  const int64_t begin = unit.offset, end = unit.offset + unit.part.kind->unit.elements;
+  if (end != bucket_begin_) {
+    flush_bucket();
+    bucket_end_ = end;
+  }
+  bucket_begin_ = begin;
+  const int64_t bytes = (bucket_end_ - bucket_begin_) * size_of(shape_.precision.gradient);
+  if (bytes >= shape_.strategy.bucket_bytes) flush_bucket();
+}
+
+void ChunkLists::flush_bucket() {
+  const int64_t elements = bucket_end_ - bucket_begin_;
+  if (elements > 0) {
+    const int32_t block = shared(fmt::format("bucket/{}", elements), [&] {
+      return store_.add_staged(bucket_block(shape_, elements, store_.queues()));
+    });
+    call(block, parameter_registers(shape_, arena_, bucket_begin_), {}, false, true);
+  }
+  bucket_begin_ = bucket_end_ = -1;
+}
+
+/// Parameters are gathered one block ahead of their use. Beside the compute queue, a block's gradients are reduced while
+/// the next one runs: they stay alive until then.
+void ChunkLists::run(const std::vector<Step>& steps) {
+  std::vector<Binding> ready = steps.empty() ? std::vector<Binding>{} : gather(steps[0].reads);
+  std::function<void()> later = [] {};
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const Step& step = steps[s];
+    const std::vector<Binding> next = s + 1 < steps.size() ? gather(steps[s + 1].reads) : std::vector<Binding>{};
+    if (!step.wait_channels.empty()) wait_sends(step.wait_channels);
+    const std::vector<Binding> transients = zero(step.adds);
+    std::vector<Binding> bindings = step.bindings;
+    bindings.insert(bindings.end(), ready.begin(), ready.end());
+    bindings.insert(bindings.end(), transients.begin(), transients.end());
+    list_.add({step.block, step.layer, step.leaves_stage, false, step.base}, store_.at(step.block).scratch_bytes,
+              std::move(bindings));
+    later();
+    later = [this, &step, transients] {
+      reduce(step.adds, transients);
+      for (const Held& unit : step.completes) complete(unit);
+    };
+    if (!store_.queues().bulk_beside) std::exchange(later, [] {})();
+    ready = next;
+  }
+  later();
+  flush_bucket();
+}
+
+// ---- Between chunks
+
+Binding ChunkLists::hidden_zone(size_t chunk) const { return {Register::x_out, reserved_, -hidden_zones_[chunk]}; }
+
+Binding ChunkLists::gradient_zone(size_t chunk) {
+  if (gradient_zones_[chunk] >= 0) return {Register::hidden_gradient, reserved_, -gradient_zones_[chunk]};
+  if (free_gradient_ < 0) free_gradient_ = list_.add_item(shape_.hidden_bytes());
+  return {Register::hidden_gradient, free_gradient_, 0};
+}
+
+void ChunkLists::wait_sends(std::vector<int32_t> channels) {
+  const std::string key = fmt::format("wait/{}", fmt::join(channels, ","));
+  call(shared(key, [&] { return store_.add(wait_block(channels, store_.queues())); }));
+}
+
+void ChunkLists::receive_hidden(size_t chunk) {
+  const ChunkShape& here = shape_.chunks[chunk];
+  if (here.first) return;
+  if (here.from_self) {
+    call(store_.add(copy_block(shape_, kOut, kIn)), {}, {hidden_zone(chunk - 1)}, true);
+    return;
+  }
+  const Message message{"receive_hidden", InstructionKind::receive, activations_after(here.virtual_stage - 1),
+                        here.previous_stage, kIn};
+  call(store_.add(message_block(shape_, message, store_.queues())));
+}
+
+void ChunkLists::send_hidden(size_t chunk) {
+  const ChunkShape& here = shape_.chunks[chunk];
+  if (!sends_hidden(here)) return;
+  const Message message{"send_hidden", InstructionKind::send, activations_after(here.virtual_stage), here.next_stage,
+                        kOut};
+  call(store_.add(message_block(shape_, message, store_.queues())), {}, {hidden_zone(chunk)}, true);
+}
+
+/// Where the last layer of a chunk leaves its hidden states: for a message, for the neighbour on this rank, or for the
+/// head, which finds them in the slot or in scratch.
+void ChunkLists::lead_out(size_t chunk, const ChunkLayout* layout, Step& last_layer) {
+  const ChunkShape& here = shape_.chunks[chunk];
+  if (layout != nullptr && layout->output_in_slot) return;  // its x_out is the end of the slot
+  last_layer.leaves_stage = true;
+  last_layer.base[index_of(Register::x_out)] = 0;
+  if (here.last) {
+    if (last_hidden_ < 0) last_hidden_ = list_.add_item(shape_.hidden_bytes(), reserved_bytes_);
+    last_layer.bindings.push_back({Register::x_out, last_hidden_, 0});
+    return;
+  }
+  last_layer.bindings.push_back(hidden_zone(chunk));
+  if (sends_hidden(here)) last_layer.wait_channels = {activations_after(here.virtual_stage)};
+}
+
+std::vector<int32_t> ChunkLists::sent_channels(bool gradients) const {
+  std::vector<int32_t> channels;
+  for (const ChunkShape& chunk : shape_.chunks) {
+    if (sends_hidden(chunk)) channels.push_back(activations_after(chunk.virtual_stage));
+    if (gradients && sends_gradient(chunk)) channels.push_back(gradients_after(chunk.virtual_stage - 1));
+  }
+  return channels;
+}
+
+// ---- Lists
+
+ChunkLists::Step ChunkLists::layer_step(size_t chunk, const ChunkLayout& layout, int64_t index, int32_t block) const {
+  const auto at = static_cast<size_t>(index);
+  Step step;
+  step.block = block;
+  step.layer = static_cast<int32_t>(shape_.chunks[chunk].layers.first + index);
+  step.base = parameter_registers(shape_, arena_, shape_.layer_offset(chunk, index));
+  step.base[index_of(Register::saved)] = step.base[index_of(Register::x_in)] = layout.region_offsets[at];
+  step.base[index_of(Register::x_out)] = layout.region_offsets[at] + layout.layers[at].region_bytes;
+  step.base[index_of(Register::carried)] = layout.carried_offsets[at];
+  if (reads_parameters(store_.at(block).block)) step.reads = {layer_unit(chunk, index, whole(shape_.block))};
+  return step;
+}
+
+CallSequence ChunkLists::forward(size_t chunk, const ChunkLayout& layout) {
+  begin_list();
+  receive_hidden(chunk);
+  std::vector<Step> steps;
+  if (shape_.chunks[chunk].first) {
+    Step step;
+    step.block = shared("embedding.forward", [&] { return compile_embedding_forward(shape_, arena_, store_); });
+    step.reads = {embedding_unit(whole(shape_.embedding))};
+    step.base = registers(step.reads[0]);
+    steps.push_back(step);
+  }
+  for (int64_t i = 0; i < shape_.chunks[chunk].layers.count; ++i) {
+    steps.push_back(layer_step(chunk, layout, i, layout.layers[static_cast<size_t>(i)].forward));
+  }
+  lead_out(chunk, &layout, steps.back());
+  run(steps);
+  send_hidden(chunk);
+  if (last_hidden_ >= 0) list_.hold_to_end(last_hidden_);
+  return end_list();
+}
+
+CallSequence ChunkLists::backward(size_t chunk, const ChunkLayout& layout) {
+  const ChunkShape& here = shape_.chunks[chunk];
+  begin_list();
+  const Binding gradient = gradient_zone(chunk);
+  std::vector<Step> steps;
+  // What was sent from the zone must have left it: by this chunk, or by the one that hands it on.
+  const ChunkShape& sender = here.from_self ? shape_.chunks[chunk - 1] : here;
+  if (sends_gradient(sender) && !here.to_self) wait_sends({gradients_after(sender.virtual_stage - 1)});
+  if (here.last) {
+    Step step;
+    step.block = shared("head", [&] { return compile_head(shape_, arena_, store_); });
+    step.base = registers(head_unit());
+    step.reads = step.adds = head_weights();
+    step.completes = {head_unit()};
+    step.bindings = {gradient};
+    if (layout.output_in_slot) {
+      step.base[index_of(Register::x_out)] = layout.slot_bytes - shape_.hidden_bytes();
+    } else {
+      last_hidden_ = list_.add_item(shape_.hidden_bytes(), reserved_bytes_);
+      step.bindings.push_back({Register::x_out, last_hidden_, 0});
+      step.leaves_stage = true;
+    }
+    steps.push_back(step);
+  } else if (!here.to_self) {
+    const Message message{"receive_gradient", InstructionKind::receive, gradients_after(here.virtual_stage),
+                          here.next_stage, kGradient};
+    call(store_.add(message_block(shape_, message, store_.queues())), {}, {gradient});
+  }
+  for (int64_t i = here.layers.count - 1; i >= 0; --i) {
+    const LayerBlocks& blocks = layout.layers[static_cast<size_t>(i)];
+    const bool split = blocks.weight_gradient >= 0;
+    Step step = layer_step(chunk, layout, i, blocks.backward);
+    step.bindings = {gradient};
+    step.adds = {layer_unit(chunk, i, split ? others(shape_.block) : whole(shape_.block))};
+    if (!split) step.completes = {layer_unit(chunk, i, whole(shape_.block))};
+    steps.push_back(step);
+  }
+  if (here.first) {
+    Step step;
+    step.block = shared("embedding.backward", [&] { return compile_embedding_backward(shape_, arena_, store_); });
+    const Held unit = embedding_unit(whole(shape_.embedding));
+    step.base = registers(unit);
+    if (reads_parameters(store_.at(step.block).block)) step.reads = {unit};
+    step.adds = step.completes = {unit};
+    step.bindings = {gradient};
+    steps.push_back(step);
+  }
+  run(steps);
+  if (last_hidden_ >= 0) list_.hold_from_begin(last_hidden_);
+  if (sends_gradient(here)) {
+    const Message message{"send_gradient", InstructionKind::send, gradients_after(here.virtual_stage - 1),
+                          here.previous_stage, kGradient};
+    call(store_.add(message_block(shape_, message, store_.queues())), {}, {gradient});
+  }
+  return end_list();
+}
+
+CallSequence ChunkLists::weight_gradient(size_t chunk, const ChunkLayout& layout) {
+  begin_list();
+  std::vector<Step> steps;
+  for (int64_t i = shape_.chunks[chunk].layers.count - 1; i >= 0; --i) {
+    Step step = layer_step(chunk, layout, i, layout.layers[static_cast<size_t>(i)].weight_gradient);
+    step.adds = {layer_unit(chunk, i, products(shape_.block))};
+    step.completes = {layer_unit(chunk, i, whole(shape_.block))};
+    steps.push_back(step);
+  }
+  run(steps);
+  return end_list();
+}
+
+CallSequence ChunkLists::forward_only(size_t chunk, const ForwardBlocks& blocks) {
+  const ChunkShape& here = shape_.chunks[chunk];
+  begin_list();
+  receive_hidden(chunk);
+  std::vector<Step> steps;
+  if (here.first) {
+    Step step;
+    step.block = blocks.embedding;
+    step.reads = {embedding_unit(whole(shape_.embedding))};
+    step.base = registers(step.reads[0]);
+    steps.push_back(step);
+  }
+  for (int64_t i = 0; i < here.layers.count; ++i) {
+    Step step;
+    step.block = blocks.layer;
+    step.layer = static_cast<int32_t>(here.layers.first + i);
+    step.reads = {layer_unit(chunk, i, whole(shape_.block))};
+    step.base = registers(step.reads[0]);
+    step.base[index_of(Register::x_in)] = i % 2 * shape_.hidden_bytes();
+    step.base[index_of(Register::x_out)] = (i + 1) % 2 * shape_.hidden_bytes();
+    steps.push_back(step);
+  }
+  lead_out(chunk, nullptr, steps.back());
+  if (here.last) {
+    Step step;
+    step.block = blocks.head;
+    step.reads = head_weights();
+    step.base = registers(head_unit());
+    step.leaves_stage = true;
+    step.bindings = {{Register::x_out, last_hidden_, 0}};
+    steps.push_back(step);
+  }
+  run(steps);
+  send_hidden(chunk);
+  return end_list();
+}
+
+}  // namespace foresail

@@ -1,0 +1,104 @@
+// Puts together what a stage executes for one micro-batch of one chunk: the lists of calls of forward, backward and weight
+// gradient, with parameters gathered and gradients reduced where ZeRO shards them.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "program/block_store.h"
+#include "program/call_layout.h"
+#include "program/layer_blocks.h"
+#include "program/unit_blocks.h"
+
+namespace foresail {
+
+/// Where the layers of a chunk keep things in its slots.
+struct ChunkLayout {
+  std::vector<LayerBlocks> layers;
+  std::vector<int64_t> region_offsets, carried_offsets;  ///< by layer
+  int64_t slot_bytes = 0, carried_bytes = 0;
+  bool output_in_slot = false;  ///< the last hidden states wait in the slot for their backward
+};
+
+/// The blocks that a forward pass without backward runs; -1: none.
+struct ForwardBlocks {
+  int32_t embedding = -1, layer = -1, head = -1;
+};
+
+class ChunkLists {
+ public:
+  ChunkLists(const StageShape& shape, const ArenaMap& arena, BlockStore& store);
+
+  CallSequence forward(size_t chunk, const ChunkLayout& layout);
+  CallSequence backward(size_t chunk, const ChunkLayout& layout);
+  CallSequence weight_gradient(size_t chunk, const ChunkLayout& layout);
+  /// Forward and, on the last chunk, the head: two buffers of hidden states take turns.
+  CallSequence forward_only(size_t chunk, const ForwardBlocks& blocks);
+
+  /// Channels on which this stage sends hidden states, and with `gradients` their gradients.
+  std::vector<int32_t> sent_channels(bool gradients) const;
+
+ private:
+  /// A unit's weights: which, and where they begin in the whole stage (elements).
+  struct Held {
+    UnitPart part;
+    int64_t offset = 0;
+  };
+
+  /// One block of a list, with the weights that it reads and the gradients that it adds to.
+  struct Step {
+    int32_t block = -1;
+    int32_t layer = -1;
+    RegisterFile base{};
+    bool leaves_stage = false;
+    std::vector<Held> reads, adds;
+    std::vector<Held> completes;  ///< units whose gradients are whole after it, on the last micro-batch
+    std::vector<Binding> bindings;
+    std::vector<int32_t> wait_channels;  ///< sends that must be through before it
+  };
+
+  Held layer_unit(size_t chunk, int64_t index, UnitPart part) const;
+  Held embedding_unit(const UnitPart& part) const;
+  Held head_unit() const;
+  std::vector<Held> head_weights() const;
+
+  void begin_list();
+  CallSequence end_list();
+  RegisterFile registers(const Held& held) const;
+  int32_t shared(const std::string& key, const std::function<int32_t()>& make);
+  void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {},
+            bool leaves_stage = false, bool last_only = false);
+
+  std::vector<Binding> gather(const std::vector<Held>& units);
+  std::vector<Binding> zero(const std::vector<Held>& units);
+  void reduce(const std::vector<Held>& units, const std::vector<Binding>& transients);
+  void complete(const Held& unit);
+  void flush_bucket();
+  void run(const std::vector<Step>& steps);
+
+  Binding hidden_zone(size_t chunk) const;
+  Binding gradient_zone(size_t chunk);
+  void wait_sends(std::vector<int32_t> channels);
+  void receive_hidden(size_t chunk);
+  void send_hidden(size_t chunk);
+  void lead_out(size_t chunk, const ChunkLayout* layout, Step& last_layer);
+  Step layer_step(size_t chunk, const ChunkLayout& layout, int64_t index, int32_t block) const;
+
+  const StageShape& shape_;
+  const ArenaMap& arena_;
+  BlockStore& store_;
+  std::map<std::string, int32_t> shared_;
+  std::vector<int64_t> hidden_zones_, gradient_zones_;  ///< by chunk: offset in scratch, -1: none that outlives a list
+  int64_t reserved_bytes_ = 0;                          ///< of every list: the zones
+
+  // Of the list under construction.
+  CallSequence list_;
+  int reserved_ = -1;       ///< item of the zones
+  int last_hidden_ = -1;    ///< item of the hidden states that leave the last chunk
+  int free_gradient_ = -1;  ///< item of a hidden gradient that no other list sees
+  int64_t bucket_begin_ = 0, bucket_end_ = 0;
+};
+
+}  // namespace foresail
