@@ -31,9 +31,9 @@ constexpr const char* kTiedStrategies[] = {
     "dp=2,tp=3,zero_stage=3",
     "dp=3,pp=2,zero_stage=3",
     "pp=2,virtual_stages=2,schedule=interleaved",
-    "dp=2,pp=2,virtual_stages=2,schedule=zb_v,zero_stage=3",
+    "dp=2,pp=2,virtual_stages=2,schedule=zb-v,zero_stage=3",
     "pp=3",
-    "dp=2,pp=2,schedule=zb_h1,zero_stage=1",
+    "dp=2,pp=2,schedule=zb-h1,zero_stage=1",
 };
 constexpr const char* kUntiedStrategies[] = {
     "dp=1",
