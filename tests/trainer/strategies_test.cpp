@@ -2,9 +2,11 @@
 // any other has saved.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/folder.h"
+#include "runtime/trainer/generator.h"
 #include "tests/trainer/small_run.h"
 #include "tests/trainer/thread_world.h"
 
@@ -28,6 +30,8 @@ constexpr const char* kStrategies[] = {
     "dp=2,cp=2,micro_batch=1,zero_stage=3,context=all_to_all",
     "tp=4,micro_batch=3,recompute=full",
     "dp=2,micro_batch=4,ragged_batch=true,zero_stage=2",
+    "dp=3,micro_batch=1,zero_stage=3,overlap=true",
+    "dp=2,pp=2,micro_batch=1,zero_stage=1,overlap=true,bucket_bytes=4096",
 };
 
 SessionRequest request_for(const std::string& strategy) {
@@ -43,6 +47,7 @@ SessionRequest request_for(const std::string& strategy) {
 TrainerOptions options_for(const std::filesystem::path& run, const std::string& strategy) {
   TrainerOptions options = small_options(run, 24);
   options.identity.plan_digest = strategy;
+  options.identity.model_config = write_model_config(request_for(strategy).model);
   return options;
 }
 
@@ -116,6 +121,26 @@ TEST(Trainer, ARunGoesOnFromStrategyToStrategyAsOnOneRank) {
     if (step > 1) {
       EXPECT_EQ(outcome.events[1], "resume_verified") << strategy;
     }
+  }
+}
+
+TEST(Generator, ScoresOfAShardedCheckpointAreThoseOfAWholeOne) {
+  std::vector<std::vector<float>> scores;
+  for (const char* strategy : {"micro_batch=2", "dp=3,micro_batch=1,zero_stage=3", "pp=2,tp=4,micro_batch=1"}) {
+    const TemporaryFolder folder;
+    TrainerOptions options = options_for(folder.path(), strategy);
+    options.stop_after = 2;
+    train(strategy, options);
+    Generator generator(Checkpoint(checkpoint_path(checkpoints_folder(folder.path()), 2)), 8, 1);
+    const std::vector<int32_t> prompt = {3, 14, 1};
+    const auto next = generator.next_scores(prompt);
+    scores.emplace_back(next.begin(), next.end());
+  }
+  ASSERT_EQ(scores[0].size(), 23u);
+  EXPECT_GT(*std::max_element(scores[0].begin(), scores[0].end()), 1e-3F);
+  for (size_t id = 0; id < 23; ++id) {
+    EXPECT_NEAR(scores[1][id], scores[0][id], 1e-6);
+    EXPECT_NEAR(scores[2][id], scores[0][id], 1e-6);
   }
 }
 
