@@ -79,6 +79,8 @@ void Placer::find_bundles() {
     for (const int input : node(p).inputs) touch(input, static_cast<int>(p), false);
     for (const int output : node(p).outputs) touch(output, static_cast<int>(p), true);
   }
+  // What others still need keeps its place even if this block does not look at it.
+  for (const int tensor : request_.live_out) touch(tensor, 0, false);
 }
 
 bool Placer::read_elsewhere(size_t position, int input) const {

@@ -82,7 +82,7 @@ RegisterFile ChunkLists::registers(const Held& held) const {
 void ChunkLists::begin_list() {
   list_ = {};
   reserved_ = list_.add_item(reserved_bytes_, 0);
-  last_hidden_ = free_gradient_ = earlier_transient_ = -1;
+  last_hidden_ = free_gradient_ = -1;
   bucket_begin_ = bucket_end_ = 0;
 }
 
@@ -135,9 +135,6 @@ std::vector<Binding> ChunkLists::zero(const std::vector<Held>& units) {
     const int32_t block = shared(key_of("zero", part), [&] { return store_.add(zero_block(shape_, part)); });
     const Binding binding{part.gradient(), list_.add_item(part.elements() * element), part.begin * element};
     call(block, registers(unit), {binding});
-    // While the previous layer's gradients are still being reduced beside the compute queue, theirs is another buffer.
-    if (earlier_transient_ >= 0 && store_.queues().bulk_beside) list_.hold_to_end(earlier_transient_);
-    earlier_transient_ = binding.item;
     bindings.push_back(binding);
   }
   return bindings;
@@ -186,9 +183,11 @@ void ChunkLists::flush_bucket() {
   bucket_begin_ = bucket_end_ = -1;
 }
 
-/// Parameters are gathered one block ahead of their use.
+/// Parameters are gathered one block ahead of their use. Beside the compute queue, a block's gradients are reduced while
+/// the next one runs: they stay alive until then.
 void ChunkLists::run(const std::vector<Step>& steps) {
   std::vector<Binding> ready = steps.empty() ? std::vector<Binding>{} : gather(steps[0].reads);
+  std::function<void()> later = [] {};
   for (size_t s = 0; s < steps.size(); ++s) {
     const Step& step = steps[s];
     const std::vector<Binding> next = s + 1 < steps.size() ? gather(steps[s + 1].reads) : std::vector<Binding>{};
@@ -199,10 +198,15 @@ void ChunkLists::run(const std::vector<Step>& steps) {
     bindings.insert(bindings.end(), transients.begin(), transients.end());
     list_.add({step.block, step.layer, step.leaves_stage, false, step.base}, store_.at(step.block).scratch_bytes,
               std::move(bindings));
-    reduce(step.adds, transients);
-    for (const Held& unit : step.completes) complete(unit);
+    later();
+    later = [this, &step, transients] {
+      reduce(step.adds, transients);
+      for (const Held& unit : step.completes) complete(unit);
+    };
+    if (!store_.queues().bulk_beside) std::exchange(later, [] {})();
     ready = next;
   }
+  later();
   flush_bucket();
 }
 

@@ -98,7 +98,6 @@ class ChunkLists {
   int reserved_ = -1;       ///< item of the zones
   int last_hidden_ = -1;    ///< item of the hidden states that leave the last chunk
   int free_gradient_ = -1;  ///< item of a hidden gradient that no other list sees
-  int earlier_transient_ = -1;
   int64_t bucket_begin_ = 0, bucket_end_ = 0;
 };
 

@@ -15,6 +15,10 @@ namespace {
 
 size_t index_of(Phase phase) { return static_cast<size_t>(phase); }
 
+bool of_micro_batch(Phase phase) {
+  return phase == Phase::forward || phase == Phase::backward || phase == Phase::weight_gradient;
+}
+
 /// Assembles the Program of one stage: lists of calls with their blocks, then slots and scratch, then the schedule.
 class StageCompiler {
  public:
@@ -184,8 +188,11 @@ void StageCompiler::lay_out(int stage, const StageSchedule& schedule) {
   arena.slots.bytes = end - arena.slots.offset;
   arena.scratch.offset = end;
   for (auto& [phase, sequence] : sequences_) {
-    arena.scratch.bytes = std::max(arena.scratch.bytes, place_scratch(sequence, shape_.alignment));
-    relocate_scratch(sequence, arena.scratch.offset);
+    // Beside micro-batches scratch begins after the slots; when none is in flight, the slots serve as scratch too.
+    const int64_t begin = of_micro_batch(phase) ? arena.scratch.offset : arena.slots.offset;
+    const int64_t scratch_end = begin + place_scratch(sequence, shape_.alignment);
+    arena.scratch.bytes = std::max(arena.scratch.bytes, scratch_end - arena.scratch.offset);
+    relocate_scratch(sequence, begin);
     auto& list = program_.calls[index_of(phase)].emplace_back();
     for (const PlannedCall& planned : sequence.calls) list.push_back(planned.call);
   }

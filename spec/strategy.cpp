@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -96,7 +97,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
 
 std::vector<int64_t> parse_stage_layers(const std::string& text, const std::string& source) {
   std::vector<int64_t> layers;
-  if (text.empty()) return layers;
   for (const std::string& part : split(text, '+')) {
     layers.push_back(parse_number({"stage_layers", nullptr, 1, kMostLayers}, part, source));
   }
@@ -117,23 +117,29 @@ RecomputeRule parse_rule(const std::string& text, const std::string& source) {
   if (range.size() > 2 || rule.last < rule.first) {
     refuse(source, layer.name, "'" + text.substr(0, colon) + "' is no range of layers", "write FIRST-LAST");
   }
+  std::set<std::string> seen;
+  int presets = 0;
   for (const std::string& what : split(text.substr(colon + 1), '+')) {
+    if (what.empty()) {
+      refuse(source, layer.name, "'" + text + "' names an empty tensor", "write 0-3:full or 5:activated+normed_2");
+    }
+    if (!seen.insert(what).second) {
+      refuse(source, layer.name, "'" + text + "' names " + what + " twice", "name it once");
+    }
     const auto preset = std::find_if(kRecomputes.begin(), kRecomputes.end(),
                                      [&](Recompute recompute) { return name_of(recompute) == what; });
-    if (preset != kRecomputes.end()) {
-      rule.preset = *preset;
-    } else if (what.empty()) {
-      refuse(source, layer.name, "'" + text + "' names an empty tensor", "write 0-3:full or 5:activated+normed_2");
-    } else {
+    if (preset == kRecomputes.end()) {
       rule.tensors.push_back(what);
+      continue;
     }
+    rule.preset = *preset;
+    if (++presets > 1) refuse(source, layer.name, "'" + text + "' names two presets", "name one");
   }
   return rule;
 }
 
 std::vector<RecomputeRule> parse_rules(const std::string& text, const std::string& source) {
   std::vector<RecomputeRule> rules;
-  if (text.empty()) return rules;
   for (const std::string& part : split(text, '/')) {
     rules.push_back(parse_rule(part, source));
     if (rules.size() > 1 && rules.back().first <= rules[rules.size() - 2].last) {

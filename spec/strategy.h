@@ -49,8 +49,8 @@ struct Strategy {
   ContextKind context = ContextKind::ring;
   bool ragged_batch = false;          ///< the last micro-batches may hold masked sequences
   std::vector<int64_t> stage_layers;  ///< layers of each virtual stage; empty: as even as possible
-  bool overlap = false;      ///< gradient reduction, parameter gathers and sends run beside the compute queue
-  int64_t bucket_bytes = 0;  ///< gradients reduced together while backward still runs; 0: all after backward
+  bool overlap = false;               ///< gradient reduction, parameter gathers and sends run beside the compute queue
+  int64_t bucket_bytes = 0;           ///< gradients reduced together while backward still runs; 0: all after backward
   std::optional<DType> reduce_dtype;  ///< of gradients while ranks sum them; none: as they are accumulated
 
   int64_t devices() const { return dp * tp * pp * cp; }

@@ -16,35 +16,36 @@ std::string text_value(const Strategy& strategy, const std::string& key) {
   return text.substr(begin, text.find(',', begin) - begin);
 }
 
+/// Keys whose values are texts, in the words of parse_strategy.
+struct TextKey {
+  const char* name;
+  bool may_be_empty;  ///< written so at its default
+  void (*take)(Strategy& to, const Strategy& from);
+};
+constexpr TextKey kTextKeys[] = {
+    {"schedule", false, [](Strategy& to, const Strategy& from) { to.schedule = from.schedule; }},
+    {"recompute", false, [](Strategy& to, const Strategy& from) { to.recompute = from.recompute; }},
+    {"recompute_layers", true, [](Strategy& to, const Strategy& from) { to.recompute_layers = from.recompute_layers; }},
+    {"context", false, [](Strategy& to, const Strategy& from) { to.context = from.context; }},
+    {"stage_layers", true, [](Strategy& to, const Strategy& from) { to.stage_layers = from.stage_layers; }},
+    {"reduce_dtype", true, [](Strategy& to, const Strategy& from) { to.reduce_dtype = from.reduce_dtype; }},
+};
+
 /// Named choices are read by parse_strategy, so that text and JSON accept the same.
-Strategy with_choice(const Strategy& before, const JsonObject& object, const std::string& key,
-                     void (*take)(Strategy&, const Strategy&)) {
+Strategy with_choice(const Strategy& before, const JsonObject& object, const TextKey& text_key) {
+  const std::string key = text_key.name;
   Strategy after = before;
   if (!object.has(key)) return after;
   const std::string choice = object.require_string(key);
-  if (choice.empty() && text_value({}, key).empty()) return after;  // written for a key at its default
+  if (choice.empty() && text_key.may_be_empty) return after;
   if (choice.find_first_of(",=") != std::string::npos) object.fail(key, "'" + choice + "' is unknown", "correct it");
   try {
-    take(after, parse_strategy(key + "=" + choice).strategy);
+    text_key.take(after, parse_strategy(key + "=" + choice).strategy);
   } catch (const Error& error) {
     object.fail(key, error.cause(), error.mend());  // names the file, which parse_strategy does not know
   }
   return after;
 }
-
-/// Keys whose values are texts, in the words of parse_strategy.
-struct TextKey {
-  const char* name;
-  void (*take)(Strategy& to, const Strategy& from);
-};
-constexpr TextKey kTextKeys[] = {
-    {"schedule", [](Strategy& to, const Strategy& from) { to.schedule = from.schedule; }},
-    {"recompute", [](Strategy& to, const Strategy& from) { to.recompute = from.recompute; }},
-    {"recompute_layers", [](Strategy& to, const Strategy& from) { to.recompute_layers = from.recompute_layers; }},
-    {"context", [](Strategy& to, const Strategy& from) { to.context = from.context; }},
-    {"stage_layers", [](Strategy& to, const Strategy& from) { to.stage_layers = from.stage_layers; }},
-    {"reduce_dtype", [](Strategy& to, const Strategy& from) { to.reduce_dtype = from.reduce_dtype; }},
-};
 
 }  // namespace
 
@@ -70,15 +71,12 @@ Json strategy_form(const Strategy& s) {
 }
 
 Strategy strategy_from(const JsonObject& object) {
-  std::vector<std::string> known{"dp",          "tp",         "pp",           "cp",      "ep",           "etp",    "virtual_stages",
-                                 "micro_batch", "zero_stage", "zero_group",   "overlap", "bucket_bytes", "devices",
-                                 "ragged_batch", "sequence_parallel"};
-  Strategy s;
-  for (const TextKey& key : kTextKeys) {
-    known.emplace_back(key.name);
-    s = with_choice(s, object, key.name, key.take);
-  }
+  const Json written = strategy_form({});
+  std::vector<std::string> known;
+  for (const auto& [key, value] : written.items()) known.push_back(key);
   object.refuse_unknown_keys(known);
+  Strategy s;
+  for (const TextKey& key : kTextKeys) s = with_choice(s, object, key);
   s.dp = object.get_int("dp", s.dp, 1, kMostDevices);
   s.tp = object.get_int("tp", s.tp, 1, kMostDevices);
   s.pp = object.get_int("pp", s.pp, 1, kMostDevices);

@@ -15,11 +15,10 @@ constexpr int kRuin = 0x5A;  // a byte that no training leaves everywhere
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Digests of parameters and both moments, by tensor and quantity.
-std::map<std::string, std::string> state_digests(const Session& session, std::span<const SegmentView> segments,
-                                                 const CheckpointRanks& ranks) {
+std::map<std::string, std::string> state_digests(std::span<const SegmentView> segments, const CheckpointRanks& ranks) {
   std::map<std::string, std::string> all;
   for (const SegmentView& view : segments) {
-    for (auto& [tensor, digest] : parameter_digests(session.slices, view, ranks)) {
+    for (auto& [tensor, digest] : tensor_digests(view, ranks)) {
       all[tensor + std::string(suffix_of(view.quantity))] = digest;
     }
   }
@@ -50,9 +49,9 @@ DrillStep run_step(RunSetup& setup, int64_t step, int64_t total_steps) {
   const int64_t batch = global_batch_of(program);
   session.switch_to(*session.train);
   DrillStep result;
-  std::vector<int32_t> unused(static_cast<size_t>(program.sequence_length));
+  std::vector<int32_t> sample(static_cast<size_t>(2 * program.sequence_length));
   const auto begin = Clock::now();
-  fill_batch(*session.train, program, session.place.dp, (step - 1) * batch, reader_of(*setup.training), unused);
+  fill_batch(*session.train, program, session.place, (step - 1) * batch, reader_of(*setup.training), sample);
   result.data_seconds = seconds_since(begin);
   session.train->step_inputs() = step_inputs_at(session.job, step, total_steps, batch * program.sequence_length);
   session.train->step();
@@ -65,22 +64,21 @@ CheckpointDrill drill_checkpoint(RunSetup& setup, Communicator& communicator, co
                                  int64_t completed, int64_t total_steps) {
   Session& session = *setup.session;
   const CheckpointRanks ranks{&communicator, world_group(session)};
-  const auto segments = segment_views(session.programs.train, session.arena->data());
-  const auto before = state_digests(session, segments, ranks);
+  const auto segments = segment_views(session.programs.train, session.slices, session.arena->data());
+  const auto before = state_digests(segments, ranks);
   RunState state = setup.identity;
   state.step = completed;
   state.samples_consumed = completed * global_batch_of(session.programs.train);
-  const SaveResult saved = save_checkpoint(
-      {.folder = checkpoints_folder(folder), .state = state, .slices = session.slices, .segments = segments, .keep = 1},
-      ranks);
+  const SaveResult saved =
+      save_checkpoint({.folder = checkpoints_folder(folder), .state = state, .segments = segments, .keep = 1}, ranks);
   CheckpointDrill drill{.bytes = saved.bytes, .save_seconds = saved.seconds};
   drill.loss = run_step(setup, completed + 1, total_steps).loss;
   ruin(session);
   const auto begin = Clock::now();
-  restore_checkpoint(saved.path, session.slices, segments, {}, ranks);
+  restore_checkpoint(saved.path, segments, {}, ranks);
   drill.restore_seconds = seconds_since(begin);
   drill.tensors = static_cast<int64_t>(before.size());
-  drill.different_tensors = differences(before, state_digests(session, segments, ranks));
+  drill.different_tensors = differences(before, state_digests(segments, ranks));
   drill.replayed_loss = run_step(setup, completed + 1, total_steps).loss;
   return drill;
 }

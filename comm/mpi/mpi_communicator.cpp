@@ -5,7 +5,6 @@
 #include <exception>
 #include <iostream>
 #include <limits>
-#include <map>
 
 #include "comm/group_check.h"
 #include "comm/mpi/mpi_c.h"
@@ -20,7 +19,9 @@
 namespace foresail {
 namespace {
 
-/// One member list of this rank; several GroupIds may share it.
+constexpr int kRingTag = 0;  // a team's own messages are ring shifts only
+
+/// What a GroupId of this rank owns. Equal member lists have a team each: two queues may use them at the same time.
 struct Team {
   MPI_Comm comm = MPI_COMM_NULL;
   std::unique_ptr<Reducer> reducer;
@@ -37,7 +38,7 @@ struct Team {
 struct Group {
   int rank = -1;
   int size = 0;
-  Team* team = nullptr;  ///< none if this rank is not a member, or the only one
+  std::unique_ptr<Team> team;  ///< none if this rank is not a member, or the only one
 };
 
 class MpiCommunicator final : public Communicator {
@@ -47,6 +48,7 @@ class MpiCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool concurrent() const override { return mpi_is_concurrent(); }
 
   void create_groups(const std::vector<std::vector<int>>& groups) override;
   int group_rank(GroupId group) const override { return find(group).rank; }
@@ -55,6 +57,8 @@ class MpiCommunicator final : public Communicator {
   void all_reduce(void* data, int64_t count, DType dtype, ReduceKind kind, GroupId group) override;
   void all_gather(const void* input, void* output, int64_t count, DType dtype, GroupId group) override;
   void reduce_scatter(const void* input, void* output, int64_t count, DType dtype, GroupId group) override;
+  void all_to_all(const void* input, void* output, int64_t count, DType dtype, GroupId group) override;
+  void ring_shift(const void* input, void* output, int64_t bytes, GroupId group) override;
   void broadcast(void* data, int64_t bytes, int root_in_group, GroupId group) override;
   void barrier(GroupId group) override;
 
@@ -76,7 +80,6 @@ class MpiCommunicator final : public Communicator {
   int largest_tag_ = 0;
   std::vector<int> host_of_;        ///< per world rank, named by the lowest rank of the host
   MPI_Comm peers_ = MPI_COMM_NULL;  ///< point to point: never mixed with collectives
-  std::map<std::vector<int>, std::unique_ptr<Team>> teams_;
   std::vector<Group> groups_;
   RequestTable requests_;
 };
@@ -100,7 +103,6 @@ MpiCommunicator::~MpiCommunicator() {
     return;
   }
   groups_.clear();
-  teams_.clear();
   MPI_Comm_free(&peers_);
 }
 
@@ -124,22 +126,17 @@ std::unique_ptr<Team> MpiCommunicator::make_team(const std::vector<int>& members
 void MpiCommunicator::create_groups(const std::vector<std::vector<int>>& groups) {
   check_groups(groups, size_);
   groups_.clear();
-  teams_.clear();
-  // All ranks walk the same list in the same order, so creation cannot deadlock; equal member lists share one team.
+  // All ranks walk the same list in the same order, so creation cannot deadlock.
   for (const std::vector<int>& members : groups) {
     Group group;
     group.size = static_cast<int>(members.size());
     const auto self = std::find(members.begin(), members.end(), rank_);
     if (self != members.end()) {
       group.rank = static_cast<int>(self - members.begin());
-      if (group.size > 1) {
-        std::unique_ptr<Team>& team = teams_[members];
-        if (!team)
-          team = make_team(members, static_cast<int>(groups_.size() % (static_cast<size_t>(largest_tag_) + 1)));
-        group.team = team.get();
-      }
+      const size_t tag = groups_.size() % (static_cast<size_t>(largest_tag_) + 1);
+      if (group.size > 1) group.team = make_team(members, static_cast<int>(tag));
     }
-    groups_.push_back(group);
+    groups_.push_back(std::move(group));
   }
 }
 
@@ -188,6 +185,33 @@ void MpiCommunicator::all_gather(const void* input, void* output, int64_t count,
             "MPI_Allgather");
 }
 
+void MpiCommunicator::all_to_all(const void* input, void* output, int64_t count, DType dtype, GroupId group) {
+  const Group& found = member(group, count);
+  const int64_t bytes = count * size_of(dtype);
+  if (!found.team) {
+    if (bytes > 0) std::memcpy(output, input, static_cast<size_t>(bytes));
+    return;
+  }
+  const MessageType type(bytes);
+  check_mpi(MPI_Alltoall(input, type.count(), type.get(), output, type.count(), type.get(), found.team->comm),
+            "MPI_Alltoall");
+}
+
+void MpiCommunicator::ring_shift(const void* input, void* output, int64_t bytes, GroupId group) {
+  const Group& found = member(group, bytes);
+  if (!found.team) {
+    if (bytes > 0) std::memcpy(output, input, static_cast<size_t>(bytes));
+    return;
+  }
+  const MessageType type(bytes);
+  const int next = (found.rank + 1) % found.size, previous = (found.rank + found.size - 1) % found.size;
+  MPI_Status status;
+  check_mpi(MPI_Sendrecv(input, type.count(), type.get(), next, kRingTag, output, type.count(), type.get(), previous,
+                         kRingTag, found.team->comm, &status),
+            "MPI_Sendrecv");
+  check_received(status, bytes);
+}
+
 void MpiCommunicator::broadcast(void* data, int64_t bytes, int root_in_group, GroupId group) {
   const Group& found = member(group, bytes);
   ensure(root_in_group >= 0 && root_in_group < found.size, "the root of a broadcast is a member of its group");
@@ -203,24 +227,24 @@ void MpiCommunicator::barrier(GroupId group) {
 
 void MpiCommunicator::check_message(int64_t bytes, int peer, int tag) const {
   ensure(bytes >= 0, "a message has a size of zero or more");
-  ensure(peer >= 0 && peer < size_ && peer != rank_, "a message goes to another rank of the run");
+  ensure(peer >= 0 && peer < size_, "a message goes to a rank of the run");
   ensure(tag >= 0 && tag <= largest_tag_, "a message tag is within what MPI allows");
 }
 
 Communicator::Request MpiCommunicator::send(const void* data, int64_t bytes, int peer, int tag) {
   check_message(bytes, peer, tag);
-  const RequestTable::Slot slot = requests_.take(-1);
   const MessageType type(bytes);
-  check_mpi(MPI_Isend(data, type.count(), type.get(), peer, tag, peers_, slot.request), "MPI_Isend");
-  return slot.index;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Isend(data, type.count(), type.get(), peer, tag, peers_, &request), "MPI_Isend");
+  return requests_.add(request, -1);
 }
 
 Communicator::Request MpiCommunicator::receive(void* data, int64_t bytes, int peer, int tag) {
   check_message(bytes, peer, tag);
-  const RequestTable::Slot slot = requests_.take(bytes);
   const MessageType type(bytes);
-  check_mpi(MPI_Irecv(data, type.count(), type.get(), peer, tag, peers_, slot.request), "MPI_Irecv");
-  return slot.index;
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Irecv(data, type.count(), type.get(), peer, tag, peers_, &request), "MPI_Irecv");
+  return requests_.add(request, bytes);
 }
 
 void MpiCommunicator::abort(const std::string& message) {

@@ -36,13 +36,19 @@ void start_mpi() {
                       "start it with `foresail train`, `stress` or `profile`, which start their own ranks");
   }
   int provided = MPI_THREAD_SINGLE;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
     throw_environment("MPI", "the library does not allow threads beside the one that communicates",
                       "install an Open MPI with thread support (Debian: openmpi-bin)");
   }
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   std::atexit(finalise_at_exit);
+}
+
+bool mpi_is_concurrent() {
+  int provided = MPI_THREAD_SINGLE;
+  check_mpi(MPI_Query_thread(&provided), "MPI_Query_thread");
+  return provided == MPI_THREAD_MULTIPLE;
 }
 
 void forsake_mpi() { forsaken = true; }

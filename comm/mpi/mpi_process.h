@@ -8,9 +8,12 @@
 
 namespace foresail {
 
-/// Initialises MPI (FUNNELED: only the main thread calls it) on the first call. Throws environment_failed if this
-/// process was not started as a rank or the library grants less.
+/// Initialises MPI on the first call. Asks for MPI_THREAD_MULTIPLE and is content with FUNNELED (only the main thread
+/// calls it). Throws environment_failed if this process was not started as a rank or the library grants less.
 void start_mpi();
+
+/// Whether the library granted MPI_THREAD_MULTIPLE. After start_mpi().
+bool mpi_is_concurrent();
 
 /// From now on this process ends without MPI_Finalize, which would wait for peers that wait for us; the launcher sees
 /// that and ends the run.

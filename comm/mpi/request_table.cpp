@@ -48,34 +48,41 @@ void RequestTable::grow(size_t entries) {
   for (size_t index = entries; index > before; --index) free_.push_back(static_cast<Communicator::Request>(index - 1));
 }
 
-RequestTable::Slot RequestTable::take(int64_t expected_bytes) {
+Communicator::Request RequestTable::add(MPI_Request request, int64_t expected_bytes) {
+  const std::lock_guard lock(mutex_);
   if (free_.empty()) grow(2 * entries_.size());
   const Communicator::Request index = free_.back();
   free_.pop_back();
-  Entry& entry = entries_[static_cast<size_t>(index)];
-  entry = {MPI_REQUEST_NULL, expected_bytes, true};
-  return {index, &entry.request};
+  entries_[static_cast<size_t>(index)] = {request, expected_bytes, true};
+  return index;
 }
 
-void RequestTable::wait(Communicator::Request index) {
+RequestTable::Entry RequestTable::release(Communicator::Request index) {
+  const std::lock_guard lock(mutex_);
   ensure(index >= 0 && index < static_cast<Communicator::Request>(entries_.size()) &&
              entries_[static_cast<size_t>(index)].in_flight,
          "a request that is waited for has been started");
-  Entry& entry = entries_[static_cast<size_t>(index)];
+  const Entry entry = entries_[static_cast<size_t>(index)];
+  entries_[static_cast<size_t>(index)] = Entry{};
+  free_.push_back(index);
+  return entry;
+}
+
+void RequestTable::wait(Communicator::Request index) {
+  Entry entry = release(index);
   MPI_Status status;
   check_mpi(MPI_Wait(&entry.request, &status), "MPI_Wait");
-  if (entry.expected_bytes >= 0) {
-    MPI_Count received = 0;
-    check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &received), "MPI_Get_elements_x");
-    if (received != entry.expected_bytes) {
-      throw_environment(
-          "message from rank " + std::to_string(status.MPI_SOURCE),
-          std::to_string(received) + " bytes arrived where " + std::to_string(entry.expected_bytes) + " were expected",
-          "check that all hosts run the same foresail binary");
-    }
-  }
-  entry.in_flight = false;
-  free_.push_back(index);
+  if (entry.expected_bytes >= 0) check_received(status, entry.expected_bytes);
+}
+
+void check_received(const MPI_Status& status, int64_t expected_bytes) {
+  MPI_Count received = 0;
+  check_mpi(MPI_Get_elements_x(&status, MPI_BYTE, &received), "MPI_Get_elements_x");
+  if (received == expected_bytes) return;
+  throw_environment(
+      "message from rank " + std::to_string(status.MPI_SOURCE),
+      std::to_string(received) + " bytes arrived where " + std::to_string(expected_bytes) + " were expected",
+      "check that all hosts run the same foresail binary");
 }
 
 }  // namespace foresail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -26,18 +27,16 @@ class MessageType {
   bool derived_ = false;
 };
 
+/// Throws environment_failed unless the completed receive of `status` delivered `expected_bytes`.
+void check_received(const MPI_Status& status, int64_t expected_bytes);
+
 /// Operations in flight. Slots are reused; the table grows only if more operations than ever before are in flight at
-/// once.
+/// once. Threads may use it together (nobody waits for a message while holding the lock).
 class RequestTable {
  public:
-  struct Slot {
-    Communicator::Request index;
-    MPI_Request* request;  ///< to be filled at once: the next take() may move it
-  };
-
   RequestTable();
-  /// A free slot. `expected_bytes`: what a receive must deliver; -1 for a send.
-  Slot take(int64_t expected_bytes);
+  /// Keeps a started operation. `expected_bytes`: what a receive must deliver; -1 for a send.
+  Communicator::Request add(MPI_Request request, int64_t expected_bytes);
   /// Waits, then frees the slot. Throws environment_failed if the operation failed or delivered another size.
   void wait(Communicator::Request index);
 
@@ -48,7 +47,10 @@ class RequestTable {
     bool in_flight = false;
   };
   void grow(size_t entries);
+  /// Marks the slot free and returns what it held.
+  Entry release(Communicator::Request index);
 
+  std::mutex mutex_;
   std::vector<Entry> entries_;
   std::vector<Communicator::Request> free_;
 };

@@ -22,6 +22,9 @@ std::string name_of_instruction(const Instruction& instruction) {
     case InstructionKind::op: return std::string(name_of(instruction.op));
     case InstructionKind::all_reduce: return "all_reduce";
     case InstructionKind::all_gather: return "all_gather";
+    case InstructionKind::reduce_scatter: return "reduce_scatter";
+    case InstructionKind::all_to_all: return "all_to_all";
+    case InstructionKind::ring_shift: return "ring_shift";
     case InstructionKind::send: return "send to stage " + std::to_string(instruction.peer_stage);
     case InstructionKind::receive: return "receive from stage " + std::to_string(instruction.peer_stage);
     case InstructionKind::wait_send: return "wait_send";
@@ -30,7 +33,8 @@ std::string name_of_instruction(const Instruction& instruction) {
 }
 
 const Call& call_of(const Program& program, const SimulatedEvent& event) {
-  return program.calls[static_cast<size_t>(event.phase)][static_cast<size_t>(event.call)];
+  return program
+      .calls[static_cast<size_t>(event.phase)][static_cast<size_t>(event.chunk)][static_cast<size_t>(event.call)];
 }
 
 /// Runs of one block on one queue become one event.
@@ -41,7 +45,8 @@ std::vector<SimulatedEvent> per_block(const std::vector<SimulatedEvent>& events)
     const auto found = last.find({event.stage, event.queue});
     if (found != last.end()) {
       SimulatedEvent& before = merged[found->second];
-      if (before.phase == event.phase && before.call == event.call && before.micro_batch == event.micro_batch) {
+      if (before.phase == event.phase && before.chunk == event.chunk && before.call == event.call &&
+          before.micro_batch == event.micro_batch) {
         before.end_seconds = event.end_seconds;
         continue;
       }
@@ -66,7 +71,8 @@ Json event_json(const Program& program, const SimulatedEvent& event) {
   json["dur"] = (event.end_seconds - event.begin_seconds) * kMicroseconds;
   json["pid"] = event.stage;
   json["tid"] = static_cast<int>(event.queue);
-  json["args"] = {{"block", block.name}, {"layer", call.layer}, {"micro_batch", event.micro_batch}};
+  json["args"] = {
+      {"block", block.name}, {"layer", call.layer}, {"chunk", event.chunk}, {"micro_batch", event.micro_batch}};
   return json;
 }
 
@@ -76,25 +82,36 @@ Json name_json(const char* what, int32_t stage, int thread, const std::string& n
   return json;
 }
 
-/// A micro-batch's slot is held from the first forward to the last backward event.
+/// A micro-batch's slot of a chunk is held from the first forward event to the last backward (or weight gradient) event;
+/// what it carries in between, from the first backward to the last weight gradient event.
 void add_counters(std::span<const Program> programs, const std::vector<SimulatedEvent>& events, Json& list) {
   struct Span {
     double begin = 0, end = 0;
     bool seen = false;
+    void extend(const SimulatedEvent& event) {
+      if (!seen) begin = event.begin_seconds;
+      seen = true;
+      end = std::max(end, event.end_seconds);
+    }
   };
-  std::map<std::pair<int32_t, int32_t>, Span> spans;
+  struct Held {
+    Span slot, carried;
+  };
+  std::map<std::array<int32_t, 3>, Held> spans;  // by stage, chunk, micro-batch
   for (const SimulatedEvent& event : events) {
-    if (event.phase != Phase::forward && event.phase != Phase::backward) continue;
-    Span& span = spans[{event.stage, event.micro_batch}];
-    if (!span.seen) span.begin = event.begin_seconds;
-    span.seen = true;
-    span.end = std::max(span.end, event.end_seconds);
+    const bool forward = event.phase == Phase::forward;
+    if (!forward && event.phase != Phase::backward && event.phase != Phase::weight_gradient) continue;
+    Held& held = spans[{event.stage, event.chunk, event.micro_batch}];
+    held.slot.extend(event);
+    if (!forward) held.carried.extend(event);
   }
   std::map<std::pair<int32_t, double>, int64_t> changes;
-  for (const auto& [at, span] : spans) {
-    const int64_t bytes = programs[static_cast<size_t>(at.first)].slot_bytes;
-    changes[{at.first, span.begin}] += bytes;
-    changes[{at.first, span.end}] -= bytes;
+  for (const auto& [at, held] : spans) {
+    const Chunk& chunk = programs[static_cast<size_t>(at[0])].chunks[static_cast<size_t>(at[1])];
+    for (const auto& [span, bytes] : {std::pair(held.slot, chunk.slot_bytes), {held.carried, chunk.carried_bytes}}) {
+      changes[{at[0], span.begin}] += bytes;
+      changes[{at[0], span.end}] -= bytes;
+    }
   }
   int32_t stage = -1;
   int64_t held = 0;

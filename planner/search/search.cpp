@@ -12,6 +12,7 @@
 #include "core/human.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/space.h"
+#include "program/compile.h"
 
 namespace foresail {
 namespace {
@@ -51,10 +52,32 @@ struct Ranked {
 /// Ties go to less memory, fewer devices, then the simpler strategy.
 auto order_of(const Ranked& plan) {
   const Strategy& s = plan.candidate.strategy;
-  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.recompute,
-                         s.micro_batch);
+  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.cp, s.recompute,
+                         s.virtual_stages, s.schedule, s.zero_stage, s.sequence_parallel, s.micro_batch);
 }
 bool better(const Ranked& a, const Ranked& b) { return order_of(a) < order_of(b); }
+
+/// Bounds on the steps of all variants of the same degrees and micro-batch, from the products of the plain one.
+class ProductBound {
+ public:
+  ProductBound(const SearchRequest& request, const Evaluator& evaluator) : request_(request), evaluator_(evaluator) {}
+
+  /// 0: nothing is known (the plain variant is not legal, or stages were sized by hand).
+  double seconds(const Strategy& strategy) {
+    const Strategy plain = plain_variant(strategy);
+    if (!plain.stage_layers.empty()) return 0;
+    const auto [at, is_new] = known_.try_emplace(to_text(plain), 0.0);
+    if (is_new && legal(request_.model, request_.job, plain).empty()) {
+      at->second = product_seconds(evaluator_.compile_stage(plain, 0), evaluator_.costs());
+    }
+    return at->second;
+  }
+
+ private:
+  const SearchRequest& request_;
+  const Evaluator& evaluator_;
+  std::map<std::string, double> known_;
+};
 
 class Search {
  public:
@@ -64,6 +87,7 @@ class Search {
  private:
   void visit_count(int64_t devices);
   void visit(const Strategy& strategy, const Evaluator& evaluator, const Worth& worth);
+  bool bounded_by(const Strategy& strategy, double worth);
   bool cannot_win(double worth) const;
   bool within_limits(const Ranked& plan);
   void keep(Ranked plan);
@@ -103,15 +127,32 @@ void Search::visit_count(int64_t devices) {
   const Evaluator evaluator(request_.model, request_.job, request_.machine, request_.stack, devices);
   const Worth worth(request_, evaluator, devices);
   MemoryBound memory(request_.model, request_.job);
+  ProductBound products(request_, evaluator);
+  std::vector<std::pair<double, const Strategy*>> fitting;  // bound on the step
   for (const Strategy& strategy : space.strategies) {
-    const int64_t least = memory.bytes(strategy) + evaluator.target().framework_bytes;
-    if (request_.prune && least > ceiling(devices)) {
+    const int64_t least = request_.prune ? memory.bytes(strategy) + evaluator.target().framework_bytes : 0;
+    if (least > ceiling(devices)) {
       ++result_.refused[kOutOfMemory];
       too_large_.emplace_back(least, strategy);
       continue;
     }
-    visit(strategy, evaluator, worth);
+    fitting.emplace_back(request_.prune ? products.seconds(strategy) : 0, &strategy);
   }
+  // What may be fastest comes first, so that the others can be dropped without being compiled.
+  std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [least, strategy] : fitting) {
+    if (request_.prune && bounded_by(*strategy, worth.of(least))) continue;
+    visit(*strategy, evaluator, worth);
+  }
+}
+
+/// Whether a plan worth no more than this would change nothing; counts it.
+bool Search::bounded_by(const Strategy& strategy, double worth) {
+  const auto own = best_of_count_.find(strategy.devices());
+  const bool leads_count = own == best_of_count_.end() || worth <= own->second.worth;
+  if (leads_count || !cannot_win(worth)) return false;
+  ++result_.bounded;
+  return true;
 }
 
 /// Compiles stage after stage; the first that does not fit or shows that the step is too long ends it.
@@ -129,12 +170,7 @@ void Search::visit(const Strategy& strategy, const Evaluator& evaluator, const W
     const bool tells_more = stage == 0 || stage + 1 == strategy.pp;  // the ends hold embedding and head
     if (!request_.prune || !tells_more) continue;
     const double least = busy_seconds(program, evaluator.costs(), request_.machine.devices_per_node);
-    const auto own = best_of_count_.find(strategy.devices());
-    const bool leads_count = own == best_of_count_.end() || worth.of(least) <= own->second.worth;
-    if (!leads_count && cannot_win(worth.of(least))) {
-      ++result_.bounded;
-      return;
-    }
+    if (bounded_by(strategy, worth.of(least))) return;
   }
   Ranked plan;
   plan.candidate = evaluator.play(strategy, stages, false, nullptr);

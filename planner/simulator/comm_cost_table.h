@@ -22,6 +22,8 @@ class CommCostTable {
   /// the passes of a ring and log2 of the ranks for the latency, and a wider spread. Empty: nothing of this kind
   /// measured.
   std::optional<Cost> find(const std::string& kind, int64_t group_size, int64_t bytes) const;
+  /// Whether anything of this kind was measured.
+  bool has(const std::string& kind) const { return curves_.count(kind) != 0; }
 
  private:
   struct Point {

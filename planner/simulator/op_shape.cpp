@@ -14,7 +14,7 @@ struct Parsed {
   OpKind kind{};
   std::string_view dtype;
   std::vector<std::vector<int64_t>> inputs, outputs;
-  int64_t heads = 0, kv_heads = 0, head_dim = 0, sequence = 0, window = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, sequence = 0, window = 0, context = 1;
   bool dropout = false;
 };
 
@@ -59,6 +59,8 @@ bool parse_attribute(std::string_view text, Parsed& parsed) {
   if (text.empty()) return false;
   switch (text.front()) {
     case 'a': return parse_heads(text, parsed);
+    case 'c': return parse_int(text.substr(1), parsed.context);
+    case 'f': return text.starts_with("from_");  // the operand's type is a factor of the bytes, not a family
     case 'w': return parse_int(text.substr(1), parsed.window);
     case 'p': parsed.dropout = true; return text.size() == 1;
     default: return false;
@@ -122,8 +124,9 @@ bool place_product(const Parsed& parsed, OpShape& shape) {
 /// log2 of (sequence, head_dim, heads of all sequences); work is proportional to the causal FLOPs.
 bool place_attention(const Parsed& parsed, OpShape& shape) {
   if (parsed.head_dim <= 0 || parsed.sequence <= 0 || parsed.heads <= 0) return false;
-  // The packed qkv rows [T, (A + 2G) D] are an operand of every kind; T / S sequences.
-  const int64_t columns = (parsed.heads + 2 * parsed.kv_heads) * parsed.head_dim;
+  // T / S sequences. The packed qkv rows [T, (A + 2G) D] are an operand of every kind, of the steps of a ring q [T, A D].
+  const bool ring = parsed.kind == OpKind::ring_attention || parsed.kind == OpKind::ring_attention_backward;
+  const int64_t columns = (parsed.heads + (ring ? 0 : 2 * parsed.kv_heads)) * parsed.head_dim;
   double rows = 0;
   for (const auto* operands : {&parsed.inputs, &parsed.outputs}) {
     for (const auto& operand : *operands) {

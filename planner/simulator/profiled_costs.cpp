@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "planner/simulator/comm_cost_table.h"
@@ -16,6 +19,20 @@ namespace {
 constexpr double kCommonSpread = 0.08;
 // The same table stands for another number of ranks or threads: added per octave of either.
 constexpr double kSpreadPerOctaveOfRanks = 0.10;
+
+/// What a kind of collective is read from, best first. An older machine file may lack the later kinds; by the volume per
+/// link a reduce-scatter and an all-to-all of some bytes are like an all-gather of as many, a ring shift like a message.
+struct CommSource {
+  InstructionKind kind;
+  const char *measured, *like;
+};
+constexpr std::array<CommSource, 5> kSources = {{{InstructionKind::all_reduce, "all_reduce", "all_reduce"},
+                                                 {InstructionKind::all_gather, "all_gather", "all_gather"},
+                                                 {InstructionKind::reduce_scatter, "reduce_scatter", "all_gather"},
+                                                 {InstructionKind::all_to_all, "all_to_all", "all_gather"},
+                                                 {InstructionKind::ring_shift, "ring_shift", "send"}}};
+// Added to the spread of what was not measured itself.
+constexpr double kSpreadOfLikeness = 0.30;
 
 double octaves(int a, int b) { return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b))); }
 
@@ -47,6 +64,7 @@ class ProfiledCosts final : public CostModel {
 
  private:
   Cost measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const;
+  std::string derived_kinds() const;
 
   std::string machine_name_;
   OpCostTable ops_;
@@ -62,11 +80,13 @@ ProfiledCosts::ProfiledCosts(const Machine& machine, const ProfileTable& table, 
       ops_(table),
       comm_(table, machine.name),
       exact_(table.ranks == ranks && table.threads == threads) {
+  if (ranks > 1) note_ = derived_kinds();
   if (exact_) return;
+  if (!note_.empty()) note_ += "; ";
   const double away = octaves(ranks, table.ranks) + octaves(threads, table.threads);
   common_spread_ += kSpreadPerOctaveOfRanks * away;
-  note_ = fmt::format("nothing was measured with {} ranks of {} threads: predicted from {} ranks of {} threads", ranks,
-                      threads, table.ranks, table.threads);
+  note_ += fmt::format("nothing was measured with {} ranks of {} threads: predicted from {} ranks of {} threads", ranks,
+                       threads, table.ranks, table.threads);
   if (machine.cores > 0) {
     const auto load = [&](int r, int t) { return std::max(1.0, static_cast<double>(r) * t / machine.cores); };
     dilation_ = load(ranks, threads) / load(table.ranks, table.threads);
@@ -95,7 +115,27 @@ Cost ProfiledCosts::measured_comm(const std::string& kind, int64_t group_size, i
 
 Cost ProfiledCosts::collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const {
   if (span.size <= 1) return {};
-  return measured_comm(kind == InstructionKind::all_reduce ? "all_reduce" : "all_gather", span.size, bytes);
+  const auto source =
+      std::find_if(kSources.begin(), kSources.end(), [kind](const CommSource& one) { return one.kind == kind; });
+  ensure(source != kSources.end(), "a collective has a kind of measurement");
+  if (comm_.has(source->measured)) return measured_comm(source->measured, span.size, bytes);
+  const bool message = source->like == std::string_view("send");
+  Cost cost = measured_comm(source->like, message ? 2 : span.size, bytes);
+  cost.spread += kSpreadOfLikeness;
+  return cost;
+}
+
+/// "reduce_scatter, ring_shift were not measured: taken from all_gather, send".
+std::string ProfiledCosts::derived_kinds() const {
+  std::vector<std::string_view> missing, like;
+  for (const CommSource& source : kSources) {
+    if (comm_.has(source.measured) || !comm_.has(source.like)) continue;
+    missing.emplace_back(source.measured);
+    if (std::find(like.begin(), like.end(), source.like) == like.end()) like.emplace_back(source.like);
+  }
+  if (missing.empty()) return "";
+  return fmt::format("{} not measured, taken from {}: profile again if the strategy uses {}", fmt::join(missing, ", "),
+                     fmt::join(like, ", "), missing.size() == 1 ? "it" : "them");
 }
 
 Cost ProfiledCosts::message_seconds(int64_t bytes, bool) const { return measured_comm("send", 2, bytes); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -58,18 +59,17 @@ struct LoadOptions {
 
 /// Fills the slices (second holders and replicas too) of every segment. Every element is covered exactly once or bad_input
 /// says what is missing (tensor, quantity), has another shape or dtype, or is damaged.
-void load_slices(const Checkpoint& checkpoint, std::span<const ParameterSlice> slices,
-                 std::span<const SegmentView> segments, const LoadOptions& options);
+void load_slices(const Checkpoint& checkpoint, std::span<const SegmentView> segments, const LoadOptions& options);
 
-/// Collective: load_slices on every rank, then proof: the parameters as they now lie in all arenas have the digest the
-/// checkpoint recorded (left out for converted parameters). Fails on all ranks together. Returns the parameters' digest.
-std::string restore_checkpoint(const std::filesystem::path& path, std::span<const ParameterSlice> slices,
-                               std::span<const SegmentView> segments, const LoadOptions& options,
-                               const CheckpointRanks& ranks);
+/// Collective: load_slices on every rank, then proof: what now lies in all arenas has the digests that the checkpoint
+/// recorded (left out where elements were converted), and replicas are equal. Fails on all ranks together. Returns the
+/// parameters' digest.
+std::string restore_checkpoint(const std::filesystem::path& path, std::span<const SegmentView> segments,
+                               const LoadOptions& options, const CheckpointRanks& ranks);
 
-/// Digest of every logical tensor's parameters over all ranks, by name. Collective.
-std::map<std::string, std::string> parameter_digests(std::span<const ParameterSlice> slices,
-                                                     const SegmentView& parameters, const CheckpointRanks& ranks);
+/// Digest of every logical tensor of a segment over all ranks, by name. All holders of a rectangle must have the same bits,
+/// and second holders those of the first, or environment_failed names the tensor on all ranks. Collective.
+std::map<std::string, std::string> tensor_digests(const SegmentView& segment, const CheckpointRanks& ranks);
 
 /// Rounds to nearest. Throws bad_input naming `what` for pairs other than f32 and f64 (or equal types).
 void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type,

@@ -46,14 +46,6 @@ std::string result_of(const std::function<std::string()>& work) {
   }
 }
 
-std::string slice_key(const ParameterSlice& slice) {
-  std::string key = slice.tensor;
-  for (const int64_t number : {slice.row_begin, slice.row_end, slice.column_begin, slice.column_end}) {
-    key += ' ' + std::to_string(number);
-  }
-  return key;
-}
-
 }  // namespace
 
 std::vector<std::string> gather_texts(const CheckpointRanks& ranks, const std::string& text) {
@@ -96,9 +88,19 @@ Rectangle rectangle_of(const ParameterSlice& slice) {
   return {slice.row_begin, slice.row_end, slice.column_begin, slice.column_end};
 }
 
+std::string key_of(const ParameterSlice& slice) {
+  std::string key;
+  for (const int64_t number : {slice.row_begin, slice.row_end, slice.column_begin, slice.column_end}) {
+    key += std::to_string(number) + ' ';
+  }
+  return key + slice.tensor;
+}
+
 std::vector<bool> owned_slices(const CheckpointRanks& ranks, std::span<const ParameterSlice> slices) {
   std::string held;
-  for (const ParameterSlice& slice : slices) held += slice_key(slice) + '\n';
+  for (const ParameterSlice& slice : slices) {
+    if (!slice.second_holder) held += key_of(slice) + '\n';
+  }
   const std::vector<std::string> all = gather_texts(ranks, held);
   std::map<std::string_view, int> owner;
   for (int rank = 0; rank < ranks.size(); ++rank) {
@@ -111,8 +113,9 @@ std::vector<bool> owned_slices(const CheckpointRanks& ranks, std::span<const Par
   }
   std::vector<bool> owned;
   for (const ParameterSlice& slice : slices) {
-    const auto found = owner.find(slice_key(slice));
-    owned.push_back(slice.elements() > 0 && found != owner.end() && found->second == ranks.rank());
+    const auto found = owner.find(key_of(slice));
+    owned.push_back(!slice.second_holder && slice.elements() > 0 && found != owner.end() &&
+                    found->second == ranks.rank());
     if (owned.back()) owner.erase(found);  // a rank that holds a rectangle twice writes it once
   }
   return owned;

@@ -37,8 +37,12 @@ std::string first_rank_does(const CheckpointRanks& ranks, const std::function<st
 
 Rectangle rectangle_of(const ParameterSlice& slice);
 
-/// For each slice whether this rank is its owner: of all holders of the same rectangle of the same tensor (replicas over
-/// data and tensor ranks, second holders of tied weights) the lowest rank owns it. Collective.
+/// "row_begin row_end column_begin column_end tensor": the same on all holders of a rectangle.
+std::string key_of(const ParameterSlice& slice);
+
+/// For each slice of one segment whether this rank is its owner: of all holders of the same rectangle of the same tensor
+/// (replicas over data and tensor ranks) the lowest rank owns it. Second holders of tied weights own nothing: ZeRO may
+/// cut theirs at other places, while the first holders' rectangles cover the tensor once. Collective.
 std::vector<bool> owned_slices(const CheckpointRanks& ranks, std::span<const ParameterSlice> slices);
 
 }  // namespace foresail

@@ -9,29 +9,34 @@
 #include <string>
 
 #include "core/dtype.h"
+#include "program/compile.h"
 #include "program/program.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/ranks.h"
 
 namespace foresail {
 
-/// One parameter-shaped persistent segment of the arena: ParameterSlice::element_offset counts from `data`.
+/// One parameter-shaped persistent segment of the arena and what this rank holds in it: ParameterSlice::element_offset
+/// counts from `data`.
 struct SegmentView {
   Quantity quantity = Quantity::parameter;
   DType dtype = DType::f32;
   std::byte* data = nullptr;
+  std::span<const ParameterSlice> slices;
 };
 
+/// The first element of one of the segment's slices; its rows follow at row_stride.
+std::byte* begin_of(const SegmentView& segment, const ParameterSlice& slice);
+
 /// Which segments of a Program exist, in an arena that begins at `arena`: parameters, moments, and the master copy if its
-/// precision has one.
-std::vector<SegmentView> segment_views(const Program& program, std::byte* arena);
+/// precision has one. `slices` must outlive the views.
+std::vector<SegmentView> segment_views(const Program& program, const RankSlices& slices, std::byte* arena);
 
 struct SaveRequest {
-  std::filesystem::path folder;            ///< RUN/checkpoints; created if missing
-  RunState state;                          ///< of rank 0
-  std::span<const ParameterSlice> slices;  ///< what this rank holds
-  std::span<const SegmentView> segments;   ///< the same quantities on all ranks
-  int64_t keep = 3;                        ///< newest complete checkpoints left after this one; at least 1
+  std::filesystem::path folder;           ///< RUN/checkpoints; created if missing
+  RunState state;                         ///< of rank 0
+  std::span<const SegmentView> segments;  ///< the same quantities on all ranks
+  int64_t keep = 3;                       ///< newest complete checkpoints left after this one; at least 1
   int64_t piece_bytes = kPieceBytes;
 };
 

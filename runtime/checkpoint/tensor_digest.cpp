@@ -39,10 +39,10 @@ ElementSum sum_run(const std::byte* data, int64_t count, uint64_t first_index) {
 }
 
 template <typename Bits>
-ElementSum sum_rows(const std::byte* data, const Rectangle& part, int64_t tensor_columns) {
+ElementSum sum_rows(const std::byte* data, const Rectangle& part, int64_t row_stride, int64_t tensor_columns) {
   std::vector<ElementSum> by_thread(static_cast<size_t>(thread_count()));
   // Rows of full width follow each other without a gap: one long row, cut by elements.
-  const bool contiguous = part.columns() == tensor_columns;
+  const bool contiguous = part.columns() == tensor_columns && row_stride == tensor_columns;
   const int64_t width = contiguous ? 1 : part.columns();
   const int64_t count = contiguous ? part.elements() : part.rows();
   const int64_t first = part.row_begin * tensor_columns + part.column_begin;
@@ -55,7 +55,7 @@ ElementSum sum_rows(const std::byte* data, const Rectangle& part, int64_t tensor
       return;
     }
     for (int64_t row = begin; row < end; ++row) {
-      sum += sum_run<Bits>(data + row * width * static_cast<int64_t>(sizeof(Bits)), width,
+      sum += sum_run<Bits>(data + row * row_stride * static_cast<int64_t>(sizeof(Bits)), width,
                            static_cast<uint64_t>(first + row * tensor_columns));
     }
   });
@@ -71,15 +71,16 @@ Rectangle intersection(const Rectangle& left, const Rectangle& right) {
           std::max(left.column_begin, right.column_begin), std::min(left.column_end, right.column_end)};
 }
 
-ElementSum sum_elements(const std::byte* data, DType dtype, const Rectangle& part, int64_t tensor_columns) {
+ElementSum sum_elements(const std::byte* data, DType dtype, const Rectangle& part, int64_t row_stride,
+                        int64_t tensor_columns) {
   if (part.rows() <= 0 || part.columns() <= 0) return {};
   switch (size_of(dtype)) {
-    case 8: return sum_rows<uint64_t>(data, part, tensor_columns);
-    case 4: return sum_rows<uint32_t>(data, part, tensor_columns);
+    case 8: return sum_rows<uint64_t>(data, part, row_stride, tensor_columns);
+    case 4: return sum_rows<uint32_t>(data, part, row_stride, tensor_columns);
     default: break;
   }
   ensure(size_of(dtype) == 2, "elements have 2, 4 or 8 bytes");
-  return sum_rows<uint16_t>(data, part, tensor_columns);
+  return sum_rows<uint16_t>(data, part, row_stride, tensor_columns);
 }
 
 std::string hex_of(const ElementSum& sum) { return fmt::format("{:016x}{:016x}", sum.high, sum.low); }

@@ -36,9 +36,11 @@ struct ElementSum {
   bool operator==(const ElementSum&) const = default;
 };
 
-/// Over the elements of `part` of a tensor that has `tensor_columns` columns; `data` is the part, row-major. Bits are
-/// hashed, so -0 differs from 0. Uses the process's threads; the result does not depend on their number.
-ElementSum sum_elements(const std::byte* data, DType dtype, const Rectangle& part, int64_t tensor_columns);
+/// Over the elements of `part` of a tensor that has `tensor_columns` columns; `data` is the part, row-major, its rows
+/// `row_stride` elements apart. Bits are hashed, so -0 differs from 0. Uses the process's threads; the result does not
+/// depend on their number.
+ElementSum sum_elements(const std::byte* data, DType dtype, const Rectangle& part, int64_t row_stride,
+                        int64_t tensor_columns);
 
 /// 32 hexadecimal digits.
 std::string hex_of(const ElementSum& sum);

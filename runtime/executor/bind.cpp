@@ -1,5 +1,7 @@
 #include "runtime/executor/bind.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -16,6 +18,7 @@ struct Binding {
   const Communicator& communicator;
   const MeshGroups& groups;
   int world_rank;
+  int32_t shard_rank;
 };
 
 const Buffer& buffer_at(const Block& block, int32_t index) {
@@ -23,9 +26,9 @@ const Buffer& buffer_at(const Block& block, int32_t index) {
   return block.buffers[static_cast<size_t>(index)];
 }
 
-BoundOperand operand_of(const Block& block, int32_t index) {
-  const Buffer& buffer = buffer_at(block, index);
-  return {static_cast<uint8_t>(buffer.base), buffer.offset};
+BoundOperand operand_of(const Binding& binding, int32_t index) {
+  const Buffer& buffer = buffer_at(binding.block, index);
+  return {static_cast<uint8_t>(buffer.base), buffer.offset + binding.shard_rank * buffer.shard_stride};
 }
 
 void bind_op(const Binding& binding, const Instruction& instruction, BoundBlock& bound, BoundInstruction& result) {
@@ -36,7 +39,7 @@ void bind_op(const Binding& binding, const Instruction& instruction, BoundBlock&
   if (instruction.workspace >= 0) {
     given = buffer_at(binding.block, instruction.workspace).type.bytes();
     result.workspace = static_cast<int32_t>(bound.operands.size());
-    bound.operands.push_back(operand_of(binding.block, instruction.workspace));
+    bound.operands.push_back(operand_of(binding, instruction.workspace));
   }
   if (wanted > given) {
     throw_bad_input(fmt::format("program '{}', {} ({})", binding.program.name, binding.block.name, signature(op)),
@@ -47,22 +50,30 @@ void bind_op(const Binding& binding, const Instruction& instruction, BoundBlock&
 }
 
 void bind_collective(const Binding& binding, const Instruction& instruction, BoundInstruction& result) {
-  ensure(instruction.outputs.size() == 1, "a collective has one output");
+  ensure(instruction.inputs.size() == 1 && instruction.outputs.size() == 1,
+         "a collective has one input and one output");
   result.group = binding.groups.index(instruction.group, binding.world_rank);
   ensure(result.group >= 0, "a rank takes part only in collectives of its own groups");
-  const TensorType& type = buffer_at(binding.block, instruction.outputs[0]).type;
-  result.dtype = type.dtype;
-  result.count = type.elements();
-  if (instruction.kind == InstructionKind::all_gather) {
-    const int64_t members = binding.communicator.group_size(result.group);
-    ensure(result.count % members == 0, "an all-gather's output is a whole number of parts");
+  const TensorType& input = buffer_at(binding.block, instruction.inputs[0]).type;
+  const TensorType& output = buffer_at(binding.block, instruction.outputs[0]).type;
+  ensure(input.dtype == output.dtype, "a collective keeps the element type");
+  const int64_t members = binding.communicator.group_size(result.group);
+  const int64_t parts_in = instruction.kind == InstructionKind::reduce_scatter ? members : 1;
+  const int64_t parts_out = instruction.kind == InstructionKind::all_gather ? members : 1;
+  ensure(input.elements() * parts_out == output.elements() * parts_in, "a collective's operands fit its group");
+  result.dtype = input.dtype;
+  result.count = std::min(input.elements(), output.elements());
+  result.bytes = input.bytes();
+  if (instruction.kind == InstructionKind::all_to_all) {
+    ensure(result.count % members == 0, "an all-to-all exchanges a whole number of parts");
     result.count /= members;
   }
 }
 
 void bind_message(const Binding& binding, const Instruction& instruction, BoundInstruction& result) {
   result.channel = instruction.channel;
-  ensure(result.channel >= 0, "channels count from 0");
+  ensure(result.channel >= 0 && result.channel < channel_count(binding.program),
+         "a channel joins two virtual stages of the pipeline");
   if (instruction.kind == InstructionKind::wait_send) return;
   MeshCoordinate peer = binding.program.mesh.coordinate_of(binding.world_rank);
   peer.pp = instruction.peer_stage;
@@ -73,16 +84,20 @@ void bind_message(const Binding& binding, const Instruction& instruction, BoundI
 BoundInstruction bind_instruction(const Binding& binding, const Instruction& instruction, BoundBlock& bound) {
   BoundInstruction result;
   result.kind = instruction.kind;
+  result.queue = instruction.queue;
   result.first_operand = static_cast<int32_t>(bound.operands.size());
   result.inputs = static_cast<int32_t>(instruction.inputs.size());
   result.outputs = static_cast<int32_t>(instruction.outputs.size());
   ensure(result.inputs + result.outputs <= kMostOperands, "an instruction has at most 16 operands");
-  for (int32_t index : instruction.inputs) bound.operands.push_back(operand_of(binding.block, index));
-  for (int32_t index : instruction.outputs) bound.operands.push_back(operand_of(binding.block, index));
+  for (int32_t index : instruction.inputs) bound.operands.push_back(operand_of(binding, index));
+  for (int32_t index : instruction.outputs) bound.operands.push_back(operand_of(binding, index));
   switch (instruction.kind) {
     case InstructionKind::op: bind_op(binding, instruction, bound, result); break;
     case InstructionKind::all_reduce:
-    case InstructionKind::all_gather: bind_collective(binding, instruction, result); break;
+    case InstructionKind::all_gather:
+    case InstructionKind::reduce_scatter:
+    case InstructionKind::all_to_all:
+    case InstructionKind::ring_shift: bind_collective(binding, instruction, result); break;
     case InstructionKind::send:
     case InstructionKind::receive:
     case InstructionKind::wait_send: bind_message(binding, instruction, result); break;
@@ -95,10 +110,11 @@ BoundInstruction bind_instruction(const Binding& binding, const Instruction& ins
 std::vector<BoundBlock> bind_blocks(const Program& program, Device& device, const Communicator& communicator,
                                     int world_rank) {
   const MeshGroups groups = mesh_groups(program.mesh);
+  const int32_t shard_rank = program.mesh.shard_rank(program.mesh.coordinate_of(world_rank));
   std::vector<BoundBlock> bound;
   bound.reserve(program.blocks.size());
   for (const Block& block : program.blocks) {
-    const Binding binding{program, block, device, communicator, groups, world_rank};
+    const Binding binding{program, block, device, communicator, groups, world_rank, shard_rank};
     BoundBlock& target = bound.emplace_back();
     target.instructions.reserve(block.instructions.size());
     for (const Instruction& instruction : block.instructions) {

@@ -12,7 +12,7 @@
 
 namespace foresail {
 
-/// Address = arena + registers[base] + offset.
+/// Address = arena + registers[base] + offset; this rank's shard is in the offset.
 struct BoundOperand {
   uint8_t base = 0;
   int64_t offset = 0;
@@ -22,6 +22,7 @@ inline constexpr int kMostOperands = 16;
 
 struct BoundInstruction {
   InstructionKind kind = InstructionKind::op;
+  Queue queue = Queue::compute;
   std::unique_ptr<Kernel> kernel;  ///< of an op
   int32_t first_operand = 0;       ///< inputs, then outputs, in BoundBlock::operands
   int32_t inputs = 0, outputs = 0;
@@ -30,8 +31,8 @@ struct BoundInstruction {
   int32_t peer = -1;       ///< world rank, of send and receive
   int32_t channel = 0;
   DType dtype = DType::f32;
-  int64_t count = 0;  ///< elements of a collective (all_gather: of one member's part)
-  int64_t bytes = 0;  ///< of a message
+  int64_t count = 0;  ///< elements of a collective (all_gather, reduce_scatter, all_to_all: of one member's part)
+  int64_t bytes = 0;  ///< of a message or a ring shift
 };
 
 struct BoundBlock {

@@ -1,29 +1,61 @@
 #include "runtime/trainer/batch.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
+#include "ops/zigzag.h"
 
 namespace foresail {
 
-int64_t global_batch_of(const Program& program) {
-  return program.mesh.dp * program.micro_batches * (program.rows_per_micro_batch / program.sequence_length);
+namespace {
+
+/// A context-parallel rank's positions of a whole sequence.
+void take_positions(std::span<const int32_t> whole, const Mesh& mesh, const MeshCoordinate& place,
+                    std::span<int32_t> rows) {
+  for (size_t row = 0; row < rows.size(); ++row) {
+    rows[row] =
+        whole[static_cast<size_t>(zigzag_position(place.cp, mesh.cp, std::ssize(rows), static_cast<int64_t>(row)))];
+  }
 }
 
-void fill_batch(Executor& executor, const Program& program, int data_rank, int64_t first_sample,
-                const SampleReader& read, std::span<int32_t> unused) {
-  const int64_t length = program.sequence_length;
-  const int64_t sequences = program.rows_per_micro_batch / length;
-  ensure(static_cast<int64_t>(unused.size()) == length, "the unused half of a sample has a place");
+/// One sequence of a micro-batch. `tokens` and `targets` are this rank's rows of it; empty: its stage does not read them.
+void read_sequence(const Program& program, const MeshCoordinate& place, int64_t index, const SampleReader& read,
+                   std::span<int32_t> tokens, std::span<int32_t> targets, std::span<int32_t> sample) {
+  const auto length = static_cast<size_t>(program.sequence_length);
+  const bool whole = program.mesh.cp == 1;  // straight to where they are used
+  const std::span<int32_t> all_tokens = whole && !tokens.empty() ? tokens : sample.first(length);
+  const std::span<int32_t> all_targets = whole && !targets.empty() ? targets : sample.last(length);
+  read(index, all_tokens, all_targets);
+  if (whole) return;
+  take_positions(all_tokens, program.mesh, place, tokens);
+  take_positions(all_targets, program.mesh, place, targets);
+}
+
+}  // namespace
+
+int64_t global_batch_of(const Program& program) { return program.global_batch; }
+
+void fill_batch(Executor& executor, const Program& program, const MeshCoordinate& place, int64_t first_sample,
+                const SampleReader& read, std::span<int32_t> sample) {
+  ensure(std::ssize(sample) == 2 * program.sequence_length, "a sample has room for its tokens and targets");
   if (executor.tokens(0).empty() && executor.targets(0).empty()) return;
+  const int64_t sequences = sequences_per_micro_batch(program);
+  const auto rows = static_cast<size_t>(program.sequence_length / program.mesh.cp);
   const auto part = [&](std::span<int32_t> all, int64_t sequence) {
-    return all.empty() ? unused : all.subspan(static_cast<size_t>(sequence * length), static_cast<size_t>(length));
+    return all.empty() ? all : all.subspan(static_cast<size_t>(sequence) * rows, rows);
   };
   for (int64_t micro_batch = 0; micro_batch < program.micro_batches; ++micro_batch) {
-    const std::span<int32_t> tokens = executor.tokens(micro_batch), targets = executor.targets(micro_batch);
+    const std::span<int32_t> all_tokens = executor.tokens(micro_batch), all_targets = executor.targets(micro_batch);
     for (int64_t sequence = 0; sequence < sequences; ++sequence) {
-      const int64_t index = first_sample + (data_rank * program.micro_batches + micro_batch) * sequences + sequence;
-      read(index, part(tokens, sequence), part(targets, sequence));
+      const int64_t index = (place.dp * program.micro_batches + micro_batch) * sequences + sequence;
+      const std::span<int32_t> tokens = part(all_tokens, sequence), targets = part(all_targets, sequence);
+      if (index < program.global_batch) {
+        read_sequence(program, place, first_sample + index, read, tokens, targets, sample);
+      } else {
+        std::fill(tokens.begin(), tokens.end(), 0);
+        std::fill(targets.begin(), targets.end(), kMaskedTarget);
+      }
     }
   }
 }

@@ -15,10 +15,12 @@ constexpr int64_t kShortest = 32;
 /// The buffer of that name in the last block, as bytes from the start of the arena.
 int64_t logits_offset(const Program& program) {
   const auto& calls = program.calls[static_cast<size_t>(Phase::forward)];
-  ensure(!calls.empty(), "a logits Program has a forward phase");
-  const Call& call = calls.back();
-  const RegisterFile registers =
-      registers_for(program, call, {.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot = 0});
+  ensure(calls.size() == 1 && !calls.front().empty(), "a logits Program has a forward phase of one chunk");
+  const Call& call = calls.front().back();
+  ScheduleEntry entry;
+  entry.phase = Phase::forward;
+  entry.micro_batch = 0;
+  const RegisterFile registers = registers_for(program, call, entry);
   for (const Buffer& buffer : program.blocks[static_cast<size_t>(call.block)].buffers) {
     if (buffer.name == "logits") return registers[static_cast<size_t>(buffer.base)] + buffer.offset;
   }
@@ -53,10 +55,10 @@ Generator::Generator(const Checkpoint& checkpoint, int64_t context, int threads)
     if (tokens == context_) break;
   }
   arena_ = std::make_unique<Arena>(arena_bytes);
-  const auto slices = parameter_slices(model_, Strategy{}, 0, 0);
-  auto segments = segment_views(lengths_.front()->program, arena_->data());
+  const RankSlices slices = rank_slices(model_, Strategy{}, {});
+  auto segments = segment_views(lengths_.front()->program, slices, arena_->data());
   std::erase_if(segments, [](const SegmentView& view) { return view.quantity != Quantity::parameter; });
-  load_slices(checkpoint, slices, segments, {.convert = true});
+  load_slices(checkpoint, segments, {.convert = true});
   active_ = lengths_.front().get();
 }
 

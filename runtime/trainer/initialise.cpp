@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 
 #include <fmt/format.h>
@@ -44,11 +45,12 @@ void fill_slice(const ParameterSlice& slice, uint64_t seed, Scalar* out) {
   const int64_t width = slice.column_end - slice.column_begin;
   const int64_t rows = slice.row_end - slice.row_begin;
   if (width <= 0 || rows <= 0) return;
+  ensure(slice.row_stride >= width, "rows of a slice do not overlap");
   const uint64_t stream = stream_of(slice.tensor);
   const int64_t columns = columns_of(slice);
   parallel_ranges(rows, std::max<int64_t>(1, kGrain / width), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      Scalar* at = out + row * width;
+      Scalar* at = out + row * slice.row_stride;
       const int64_t first = (slice.row_begin + row) * columns + slice.column_begin;
       switch (slice.init.kind) {
         case InitKind::zeros: std::fill(at, at + width, Scalar{0}); break;
@@ -92,7 +94,7 @@ uint64_t stream_of(std::string_view tensor) {
   return std::stoull(digest.substr(0, 16), nullptr, 16);
 }
 
-void initialise(const Program& program, std::span<const ParameterSlice> slices, uint64_t seed, std::byte* arena) {
+void initialise(const Program& program, const RankSlices& slices, uint64_t seed, std::byte* arena) {
   const DType dtype = program.precision.parameter;
   if (dtype != DType::f32 && dtype != DType::f64) {
     throw_bad_input(fmt::format("program '{}'", program.name),
@@ -101,10 +103,10 @@ void initialise(const Program& program, std::span<const ParameterSlice> slices, 
   }
   const ArenaMap& map = program.arena;
   for (const Segment* segment : {&map.parameters, &map.gradients, &map.master, &map.moment1, &map.moment2}) {
-    zero(*segment, arena);  // padding between slices included
+    zero(*segment, arena);  // padding between and beside slices included
   }
-  fill_segment(slices, seed, dtype, arena + map.parameters.offset);
-  if (map.master.bytes > 0) fill_segment(slices, seed, DType::f32, arena + map.master.offset);
+  fill_segment(slices.parameters, seed, dtype, arena + map.parameters.offset);
+  if (map.master.bytes > 0) fill_segment(slices.state, seed, DType::f32, arena + map.master.offset);
 }
 
 }  // namespace foresail

@@ -4,11 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "core/dtype.h"
-#include "program/program.h"
+#include "program/compile.h"
 
 namespace foresail {
 
@@ -18,9 +17,9 @@ double initial_value(const Init& init, uint64_t seed, uint64_t stream, int64_t r
 /// The random stream of a tensor: a digest of its name.
 uint64_t stream_of(std::string_view tensor);
 
-/// Fills the parameter segment (and the master copy, if the precision has one) from the slices' Init and zeroes gradients
-/// and both moments. `arena` is the arena's first byte. Throws bad_input for parameters
-/// that are neither f32 nor f64.
-void initialise(const Program& program, std::span<const ParameterSlice> slices, uint64_t seed, std::byte* arena);
+/// Fills what this rank holds of the parameters (and of the master copy, if the precision has one) from the slices' Init
+/// and zeroes padding, gradients and both moments. No rank needs another for it. `arena` is the arena's first byte. Throws
+/// bad_input for parameters that are neither f32 nor f64.
+void initialise(const Program& program, const RankSlices& slices, uint64_t seed, std::byte* arena);
 
 }  // namespace foresail

@@ -51,7 +51,7 @@ std::unique_ptr<Device> make_device(const std::string& back_end, int threads) {
 
 std::unique_ptr<Session> make_session(const SessionRequest& request, Communicator& communicator,
                                       std::unique_ptr<Device> device, const AlterProgram& alter) {
-  const Mesh mesh = Mesh::of(request.strategy);
+  const Mesh mesh = mesh_of(request.model, request.strategy);
   if (mesh.size() != communicator.size()) {
     throw_bad_input(fmt::format("strategy {}", to_text(request.strategy)),
                     fmt::format("it needs {} ranks, {} were started", mesh.size(), communicator.size()),
@@ -72,7 +72,7 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
       compile(request.model, request.job, request.strategy, request.target, session->place.pp, workspace_of);
   compare_digest(request, session->programs.train);
   if (alter) alter(session->programs.train, session->place);
-  session->slices = parameter_slices(request.model, request.strategy, session->place.pp, session->place.tp);
+  session->slices = rank_slices(request.model, request.strategy, session->place);
   session->device = std::move(device);
 
   Program& train = session->programs.train;

@@ -32,7 +32,7 @@ struct Session {
   MeshCoordinate place;
   int rank = 0;
   ProgramSet programs;
-  std::vector<ParameterSlice> slices;
+  RankSlices slices;
   std::unique_ptr<Device> device;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Executor> train, evaluate;  ///< over the same arena; only one may be in use at a time

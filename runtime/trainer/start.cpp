@@ -77,8 +77,8 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
     return std::string();
   });
   const Program& program = session.programs.train;
-  const auto segments = segment_views(program, session.arena->data());
-  const std::string digest = restore_checkpoint(path, session.slices, segments, {}, ranks);
+  const auto segments = segment_views(program, session.slices, session.arena->data());
+  const std::string digest = restore_checkpoint(path, segments, {}, ranks);
   StartState start{.step = stored.step,
                    .samples = stored.samples_consumed,
                    .losses = stored.losses,
@@ -108,11 +108,11 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
 }
 
 void take_parameters(Session& session, const CheckpointRanks& ranks, const std::filesystem::path& path) {
-  auto segments = segment_views(session.programs.train, session.arena->data());
+  auto segments = segment_views(session.programs.train, session.slices, session.arena->data());
   std::erase_if(segments, [](const SegmentView& view) {
     return view.quantity != Quantity::parameter && view.quantity != Quantity::master;
   });
-  restore_checkpoint(path, session.slices, segments, {.convert = true}, ranks);
+  restore_checkpoint(path, segments, {.convert = true}, ranks);
 }
 
 }  // namespace

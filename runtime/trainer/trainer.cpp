@@ -31,7 +31,7 @@ class Trainer {
         program_(session.programs.train),
         batch_(global_batch_of(session.programs.train)),
         tokens_(batch_ * session.programs.train.sequence_length),
-        unused_(static_cast<size_t>(session.programs.train.sequence_length)) {}
+        sample_(static_cast<size_t>(2 * session.programs.train.sequence_length)) {}
 
   TrainerReport run();
 
@@ -54,8 +54,8 @@ class Trainer {
   CheckpointRanks ranks_;
   const Program& program_;
   int64_t batch_, tokens_;
-  int64_t samples_ = 0;  ///< consumed so far by all ranks
-  std::vector<int32_t> unused_;
+  int64_t samples_ = 0;          ///< consumed so far by all ranks
+  std::vector<int32_t> sample_;  ///< room for one: fill_batch
   TrainerReport report_;
   StartState start_;
   std::vector<StepLoss> losses_;
@@ -65,7 +65,7 @@ class Trainer {
 StepRecord Trainer::one_step(int64_t step) {
   session_.switch_to(*session_.train);
   const auto begin = Clock::now();
-  fill_batch(*session_.train, program_, session_.place.dp, samples_, options_.training, unused_);
+  fill_batch(*session_.train, program_, session_.place, samples_, options_.training, sample_);
   samples_ += batch_;
   session_.train->step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, tokens_);
   session_.train->step();
@@ -124,10 +124,9 @@ void Trainer::checkpoint(int64_t step) {
   state.losses = losses_;
   state.notes[kBatchNote] = std::to_string(batch_);
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
-  const auto segments = segment_views(program_, session_.arena->data());
+  const auto segments = segment_views(program_, session_.slices, session_.arena->data());
   const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),
                                             .state = state,
-                                            .slices = session_.slices,
                                             .segments = segments,
                                             .keep = std::max<int64_t>(1, session_.job.checkpoints_kept)},
                                            ranks_);
@@ -181,11 +180,11 @@ double evaluate_loss(Session& session, const SampleReader& read, int64_t first, 
   Executor& executor = *session.evaluate;
   const Program& program = session.programs.evaluate;
   const int64_t batch = global_batch_of(program);
-  std::vector<int32_t> unused(static_cast<size_t>(program.sequence_length));
+  std::vector<int32_t> sample(static_cast<size_t>(2 * program.sequence_length));
   session.switch_to(executor);
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
-    fill_batch(executor, program, session.place.dp, first + i * batch, read, unused);
+    fill_batch(executor, program, session.place, first + i * batch, read, sample);
     executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
     executor.step();
     sum += executor.metrics().loss;

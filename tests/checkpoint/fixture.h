@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,76 +18,26 @@ inline double expected_value(const std::string& tensor, Quantity quantity, int64
   return value + static_cast<double>(row) + static_cast<double>(column) / 1024;
 }
 
-/// What one rank holds: slices laid out one after another (with a gap), and its segments.
+/// What one rank holds: slices laid out one after another (with gaps that belong to nobody), and its segments.
 struct RankMemory {
-  std::vector<ParameterSlice> slices;
+  std::vector<ParameterSlice> slices;  ///< of the parameters
+  std::vector<ParameterSlice> state;   ///< of the master copy and the moments
   DType dtype = DType::f32;
-  int64_t elements = 0;
+  int64_t elements = 0, state_elements = 0;  ///< of a segment, gaps included
   std::map<Quantity, std::vector<std::byte>> storage;
 
-  void add(const std::string& tensor, std::vector<int64_t> shape, Rectangle part, bool second_holder = false) {
-    ParameterSlice slice;
-    slice.tensor = tensor;
-    slice.shape = std::move(shape);
-    slice.row_begin = part.row_begin, slice.row_end = part.row_end;
-    slice.column_begin = part.column_begin, slice.column_end = part.column_end;
-    slice.element_offset = elements;
-    slice.second_holder = second_holder;
-    elements += part.elements() + 3;
-    slices.push_back(slice);
-  }
-  std::vector<SegmentView> segments(const std::vector<Quantity>& quantities) {
-    std::vector<SegmentView> views;
-    for (const Quantity quantity : quantities) {
-      auto& bytes = storage[quantity];
-      bytes.resize(static_cast<size_t>(elements * size_of(dtype)));
-      views.push_back({quantity, dtype, bytes.data()});
-    }
-    return views;
-  }
-  double at(Quantity quantity, int64_t element) const {
-    const std::byte* const from = storage.at(quantity).data() + element * size_of(dtype);
-    float narrow = 0;
-    double wide = 0;
-    if (dtype == DType::f64) {
-      std::memcpy(&wide, from, sizeof wide);
-      return wide;
-    }
-    std::memcpy(&narrow, from, sizeof narrow);
-    return static_cast<double>(narrow);
-  }
-  void set(Quantity quantity, int64_t element, double value) {
-    std::byte* const to = storage.at(quantity).data() + element * size_of(dtype);
-    const auto narrow = static_cast<float>(value);
-    dtype == DType::f64 ? std::memcpy(to, &value, sizeof value) : std::memcpy(to, &narrow, sizeof narrow);
-  }
-  void fill(const std::vector<Quantity>& quantities) {
-    segments(quantities);
-    for (const Quantity quantity : quantities) {
-      for (const ParameterSlice& slice : slices) {
-        const int64_t width = slice.column_end - slice.column_begin;
-        for (int64_t i = 0; i < slice.elements(); ++i) {
-          set(quantity, slice.element_offset + i,
-              expected_value(slice.tensor, quantity, slice.row_begin + i / width, slice.column_begin + i % width));
-        }
-      }
-    }
-  }
-  /// Elements that are not what they should be, as text; empty: none.
-  std::string wrong(const std::vector<Quantity>& quantities) const {
-    for (const Quantity quantity : quantities) {
-      for (const ParameterSlice& slice : slices) {
-        const int64_t width = slice.column_end - slice.column_begin;
-        for (int64_t i = 0; i < slice.elements(); ++i) {
-          const double expected = static_cast<float>(
-              expected_value(slice.tensor, quantity, slice.row_begin + i / width, slice.column_begin + i % width));
-          if (std::abs(at(quantity, slice.element_offset + i) - expected) > 1e-4) {
-            return slice.tensor + " element " + std::to_string(i) + " of " + std::string(name_of(quantity));
-          }
-        }
-      }
-    }
-    return "";
+  /// A rectangle without gaps, in parameters and state alike.
+  void add(const std::string& tensor, std::vector<int64_t> shape, Rectangle part, bool second_holder = false);
+  /// Segments of these quantities; those that did not exist are filled with a pattern that no element has.
+  std::vector<SegmentView> segments(const std::vector<Quantity>& quantities);
+  double at(Quantity quantity, int64_t element) const;
+  void set(Quantity quantity, int64_t element, double value);
+  void fill(const std::vector<Quantity>& quantities);
+  /// Elements that are not what they should be, gaps that were written to; empty: none.
+  std::string wrong(const std::vector<Quantity>& quantities) const;
+
+  const std::vector<ParameterSlice>& held(Quantity quantity) const {
+    return quantity == Quantity::parameter ? slices : state;
   }
 };
 

@@ -154,7 +154,7 @@ TEST(CheckpointDiff, FindsNothingBetweenPlansAndTheExactDifferenceOtherwise) {
   memory.set(Quantity::moment1, element, before + 0.5);
   const auto segments = memory.segments(kAdamW);
   // The tied second holder is not what is stored: only the owner's change counts.
-  save_checkpoint({folder.path(), state_at(3), memory.slices, segments, 9, 64}, {});
+  save_checkpoint({folder.path(), state_at(3), segments, 9, 64}, {});
   const CheckpointDifference difference = diff_checkpoints(folder.path() / "step-1", folder.path() / "step-3");
   EXPECT_FALSE(difference.identical);
   EXPECT_DOUBLE_EQ(difference.maximum_absolute, 0.5);
@@ -181,7 +181,7 @@ TEST(CheckpointDiff, ComparesAcrossElementTypesAndCountsNanAsInfinite) {
   memory.fill(kAdamW);
   memory.set(Quantity::parameter, 0, std::nan(""));
   const auto segments = memory.segments(kAdamW);
-  save_checkpoint({folder.path(), state_at(3), memory.slices, segments, 9, 64}, {});
+  save_checkpoint({folder.path(), state_at(3), segments, 9, 64}, {});
   EXPECT_TRUE(std::isinf(diff_checkpoints(folder.path() / "step-2", folder.path() / "step-3").maximum_absolute));
 }
 

@@ -25,6 +25,7 @@ class ThreadCommunicator final : public Communicator {
   ThreadCommunicator(ThreadTeam& team, int rank) : team_(team), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(team_.pointers.size()); }
+  bool concurrent() const override { return false; }
   void create_groups(const std::vector<std::vector<int>>&) override {}
   int group_rank(GroupId) const override { return rank_; }
   int group_size(GroupId) const override { return size(); }
@@ -46,6 +47,8 @@ class ThreadCommunicator final : public Communicator {
   void barrier(GroupId) override { team_.barrier.arrive_and_wait(); }
   void all_reduce(void*, int64_t, DType, ReduceKind, GroupId) override { refuse(); }
   void reduce_scatter(const void*, void*, int64_t, DType, GroupId) override { refuse(); }
+  void all_to_all(const void*, void*, int64_t, DType, GroupId) override { refuse(); }
+  void ring_shift(const void*, void*, int64_t, GroupId) override { refuse(); }
   Request send(const void*, int64_t, int, int) override { refuse(); }
   Request receive(void*, int64_t, int, int) override { refuse(); }
   void wait(Request) override { refuse(); }

@@ -58,12 +58,14 @@ struct SmallRun {
     train = std::make_unique<Executor>(set.train, *device, nullptr, *arena, 0);
     evaluate = std::make_unique<Executor>(set.evaluate, *device, nullptr, *arena, 0);
     // Numbers go by tensor, so that two layouts of the same model hold the same model.
-    for (const ParameterSlice& slice : parameter_slices(model, strategy, 0, 0)) {
+    for (const ParameterSlice& slice : rank_slices(model, strategy, {}).parameters) {
       auto* values =
           reinterpret_cast<double*>(arena->data() + set.train.arena.parameters.offset) + slice.element_offset;
+      const int64_t columns = slice.column_end - slice.column_begin;
       for (int64_t i = 0; i < slice.elements(); ++i) {
-        values[i] = 0.1 * random_normal(1, std::hash<std::string>{}(slice.tensor), static_cast<uint64_t>(i));
-        if (slice.init.kind == InitKind::ones) values[i] += 1;
+        double& value = values[i / columns * slice.row_stride + i % columns];
+        value = 0.1 * random_normal(1, std::hash<std::string>{}(slice.tensor), static_cast<uint64_t>(i));
+        if (slice.init.kind == InitKind::ones) value += 1;
       }
     }
     prepare(*train, set.train, model.vocabulary);

@@ -70,19 +70,42 @@ TEST(Executor, TheWalkItselfAllocatesNothingAfterTheFirstStep) {
 
 TEST(Executor, KernelsLearnWhichRowsOfTheGlobalBatchTheyHold) {
   TinyProgram tiny = tiny_program(DType::f64);
-  tiny.program.mesh = Mesh{.pp = 1, .dp = 3, .tp = 2};
+  tiny.program.mesh = Mesh{.pp = 1, .dp = 3, .cp = 2, .tp = 2, .shard = 3, .kv_copies = 2};
+  tiny.program.sequence_length = 8;  // of which this rank holds 4 rows
   RecordingDevice device;
-  RecordingCommunicator communicator(5, 6);  // dp 2, tp 1
+  RecordingCommunicator communicator(9, 12);  // dp 2, cp 0, tp 1
   communicator.create_groups(mesh_groups(tiny.program.mesh).members);
   Arena arena(tiny.program.arena.bytes);
-  Executor executor(tiny.program, device, &communicator, arena, 5);
+  Executor executor(tiny.program, device, &communicator, arena, 9);
   executor.step();
   const KernelContext& second = device.runs[6].context;  // embedding of micro-batch 1
-  EXPECT_EQ(second.first_row, (2 * 2 + 1) * 4);
-  EXPECT_EQ(second.data_rank, 2);
+  EXPECT_EQ(second.first_row, (2 * 2 + 1) * 8) << "whole sequences";
+  EXPECT_EQ(second.context_rank, 0);
+  EXPECT_EQ(second.context_size, 2);
+  EXPECT_EQ(second.replica_rank, 4 / 3);
   EXPECT_EQ(second.tensor_rank, 1);
   EXPECT_EQ(second.tensor_size, 2);
+  EXPECT_EQ(second.kv_copies, 2);
   EXPECT_EQ(second.step, &executor.step_inputs());
+}
+
+TEST(Executor, ContextRanksOfOneDataRankHoldTheSameSequences) {
+  TinyProgram tiny = tiny_program(DType::f64);
+  tiny.program.mesh = Mesh{.pp = 1, .dp = 2, .cp = 2, .tp = 1};
+  tiny.program.sequence_length = 2;  // 4 rows of this rank are halves of 4 sequences
+  std::vector<int64_t> first_rows, context_ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    RecordingDevice device;
+    RecordingCommunicator communicator(rank, 4);
+    communicator.create_groups(mesh_groups(tiny.program.mesh).members);
+    Arena arena(tiny.program.arena.bytes);
+    Executor executor(tiny.program, device, &communicator, arena, rank);
+    executor.step();
+    first_rows.push_back(device.runs[6].context.first_row);  // micro-batch 1
+    context_ranks.push_back(device.runs[6].context.context_rank);
+  }
+  EXPECT_EQ(first_rows, (std::vector<int64_t>{1 * 4 * 2, 1 * 4 * 2, 3 * 4 * 2, 3 * 4 * 2}));
+  EXPECT_EQ(context_ranks, (std::vector<int64_t>{0, 1, 0, 1}));
 }
 
 TEST(Executor, RefusesAKernelThatWantsMoreWorkspaceThanWasLaidOut) {
@@ -124,7 +147,7 @@ TinyProgram with_communication(const std::vector<Instruction>& extra) {
   TinyProgram tiny = tiny_program(DType::f64);
   Block& block = tiny.program.blocks[1];
   for (const Instruction& instruction : extra) block.instructions.push_back(instruction);
-  tiny.program.mesh = Mesh{.pp = 2, .dp = 2, .tp = 2};
+  tiny.program.mesh = Mesh{.pp = 2, .dp = 2, .cp = 1, .tp = 2};
   return tiny;
 }
 
@@ -136,9 +159,15 @@ Instruction communication(InstructionKind kind, std::vector<int32_t> inputs, std
   return instruction;
 }
 
+Instruction copy_of(int32_t input, int32_t output) {
+  Instruction instruction = communication(InstructionKind::op, {input}, {output});
+  instruction.op = OpKind::copy;
+  return instruction;
+}
+
 TEST(Executor, CollectivesGoToTheRanksOwnGroup) {
   Instruction reduce = communication(InstructionKind::all_reduce, {4}, {4});
-  reduce.group = GroupKind::data;
+  reduce.group = GroupKind::replica;
   const TinyProgram tiny = with_communication({reduce});
   const int rank = 6;  // pp 1, dp 1, tp 0
   RecordingCommunicator communicator(rank, 8);
@@ -148,9 +177,105 @@ TEST(Executor, CollectivesGoToTheRanksOwnGroup) {
   Arena arena(tiny.program.arena.bytes);
   Executor executor(tiny.program, device, &communicator, arena, rank);
   executor.step();
-  const std::string expected = "all_reduce group=" + std::to_string(groups.index(GroupKind::data, rank)) + " count=15";
+  const std::string expected =
+      "all_reduce group=" + std::to_string(groups.index(GroupKind::replica, rank)) + " count=15";
   EXPECT_EQ(communicator.calls, (std::vector<std::string>{expected, expected}));
-  EXPECT_EQ(groups.members[static_cast<size_t>(groups.index(GroupKind::data, rank))], (std::vector<int>{4, 6}));
+  EXPECT_EQ(groups.members[static_cast<size_t>(groups.index(GroupKind::replica, rank))], (std::vector<int>{4, 6}));
+}
+
+/// Buffers [n] and [2n] at the end of the tiny arena; index of the first.
+int32_t add_part_and_whole(TinyProgram& tiny, int64_t stride) {
+  Block& block = tiny.program.blocks[1];
+  const int64_t at = tiny.program.arena.bytes;
+  tiny.program.arena.bytes += 256;
+  block.buffers.push_back({"part", Register::absolute, at, {DType::f64, {8}}, MemoryKind::scratch, stride});
+  block.buffers.push_back({"whole", Register::absolute, at, {DType::f64, {16}}, MemoryKind::scratch, 0});
+  block.buffers.push_back({"other", Register::absolute, at + 128, {DType::f64, {16}}, MemoryKind::scratch, 0});
+  return static_cast<int32_t>(block.buffers.size()) - 3;
+}
+
+TEST(Executor, CollectivesCountTheElementsOfOnePartAndShardsLieAtTheirStride) {
+  TinyProgram tiny = with_communication({});
+  tiny.program.mesh = Mesh{.pp = 1, .dp = 2, .cp = 1, .tp = 1, .shard = 2};
+  const int32_t part = add_part_and_whole(tiny, 64), whole = part + 1, other = part + 2;
+  auto& instructions = tiny.program.blocks[1].instructions;
+  for (const auto& [kind, input, output] : {std::tuple{InstructionKind::all_gather, part, whole},
+                                            {InstructionKind::reduce_scatter, whole, part},
+                                            {InstructionKind::all_to_all, whole, other},
+                                            {InstructionKind::ring_shift, whole, other}}) {
+    instructions.push_back(communication(kind, {input}, {output}));
+    instructions.back().group = GroupKind::shard;
+  }
+  instructions.push_back(copy_of(part, part));
+  tiny.program.micro_batches = 1;
+  tiny.program.schedule = {{.phase = Phase::forward, .micro_batch = 0}};
+  for (const int rank : {0, 1}) {
+    RecordingCommunicator communicator(rank, 2);
+    communicator.create_groups(mesh_groups(tiny.program.mesh).members);
+    RecordingDevice device;
+    Arena arena(tiny.program.arena.bytes);
+    Executor executor(tiny.program, device, &communicator, arena, rank);
+    executor.step();
+    const std::string group =
+        "group=" + std::to_string(mesh_groups(tiny.program.mesh).index(GroupKind::shard, rank)) + " ";
+    EXPECT_EQ(communicator.calls,
+              (std::vector<std::string>{"all_gather " + group + "count=8", "reduce_scatter " + group + "count=8",
+                                        "all_to_all " + group + "count=8", "ring_shift " + group + "bytes=128"}));
+    std::byte* const shard = arena.data() + tiny.program.arena.bytes - 256 + rank * 64;
+    EXPECT_EQ(device.runs.back().inputs[0], shard);
+    EXPECT_EQ(communicator.addresses[0], shard) << "gathered from";
+    EXPECT_EQ(communicator.addresses[1], shard) << "reduced into";
+  }
+}
+
+TEST(Executor, CollectivesWhoseOperandsDoNotFitTheirGroupAreRefused) {
+  for (const auto& [kind, input, output] : {std::tuple{InstructionKind::all_gather, 1, 1},
+                                            {InstructionKind::reduce_scatter, 0, 0},
+                                            {InstructionKind::ring_shift, 0, 1},
+                                            {InstructionKind::all_to_all, 1, 0}}) {
+    TinyProgram tiny = with_communication({});
+    tiny.program.mesh = Mesh{.pp = 1, .dp = 2, .cp = 1, .tp = 1, .shard = 2};
+    const int32_t part = add_part_and_whole(tiny, 64);
+    Instruction wrong = communication(kind, {part + input}, {part + output});
+    wrong.group = GroupKind::shard;
+    tiny.program.blocks[1].instructions.push_back(wrong);
+    RecordingCommunicator communicator(0, 2);
+    communicator.create_groups(mesh_groups(tiny.program.mesh).members);
+    RecordingDevice device;
+    Arena arena(tiny.program.arena.bytes);
+    EXPECT_THROW(Executor(tiny.program, device, &communicator, arena, 0), Error);
+  }
+}
+
+TEST(Executor, ChunksHaveCallsAndSlotsOfTheirOwnAndSomeCallsRunOnlyLast) {
+  TinyProgram tiny = tiny_program(DType::f64);
+  Program& program = tiny.program;
+  Block block{.name = "chunk", .buffers = {}, .instructions = {}};
+  block.buffers.push_back({"x", Register::saved, 0, {DType::f64, {1}}, MemoryKind::activations});
+  block.buffers.push_back({"c", Register::carried, 0, {DType::f64, {1}}, MemoryKind::activations});
+  block.instructions.push_back(copy_of(0, 1));
+  program.blocks = {block};
+  program.chunks = {{.slots_offset = 64, .slot_bytes = 64, .slots = 2},
+                    {.slots_offset = 192, .slot_bytes = 64, .slots = 1, .carried_offset = 256, .carried_bytes = 8}};
+  auto& calls = program.calls[static_cast<size_t>(Phase::forward)];
+  calls = {{{.block = 0, .layer = 0}}, {{.block = 0, .layer = 7}, {.block = 0, .layer = 8, .last_only = true}}};
+  program.schedule = {{.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot = 1},
+                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 0, .slot = 0, .carried_slot = 1},
+                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 1, .slot = 0, .last = true}};
+  RecordingDevice device;
+  Arena arena(program.arena.bytes);
+  Executor executor(program, device, nullptr, arena, 0);
+  executor.enable_trace();
+  executor.step();
+  ASSERT_EQ(device.runs.size(), 4u);
+  const auto at = [&](size_t run) { return static_cast<std::byte*>(device.runs[run].inputs[0]) - arena.data(); };
+  EXPECT_EQ(at(0), 64 + 64);
+  EXPECT_EQ(at(1), 192);
+  EXPECT_EQ(device.runs[1].outputs[0], arena.data() + 256 + 8);
+  EXPECT_EQ(device.runs[1].context.layer, 7);
+  EXPECT_EQ(device.runs[3].context.layer, 8);
+  EXPECT_EQ(executor.trace()[3].chunk, 1);
+  EXPECT_EQ(executor.trace()[3].call, 1);
 }
 
 TEST(Executor, MessagesGoToTheSamePlaceOfThePeerStageAndSendsAreWaitedForByChannel) {
@@ -167,8 +292,8 @@ TEST(Executor, MessagesGoToTheSamePlaceOfThePeerStageAndSendsAreWaitedForByChann
   Arena arena(tiny.program.arena.bytes);
   Executor executor(tiny.program, device, &communicator, arena, rank);
   executor.step();
-  const auto tag = [](int32_t channel, int32_t micro_batch) {
-    return std::to_string(message_tag(channel, micro_batch));
+  const auto tag = [&](int32_t channel, int32_t micro_batch) {
+    return std::to_string(message_tag(tiny.program, channel, micro_batch));
   };
   EXPECT_EQ(communicator.calls,
             (std::vector<std::string>{"receive peer=1 tag=" + tag(0, 0), "wait 0", "send peer=1 tag=" + tag(1, 0),

@@ -60,10 +60,12 @@ class RecordingCommunicator final : public Communicator {
  public:
   RecordingCommunicator(int rank, int size) : rank_(rank), size_(size) {}
   std::vector<std::string> calls;
+  std::vector<const void*> addresses;  ///< of the parts of gathers and scatters
   std::vector<std::vector<int>> groups;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool concurrent() const override { return false; }
   void create_groups(const std::vector<std::vector<int>>& list) override { groups = list; }
   int group_rank(GroupId group) const override {
     const auto& members = groups[static_cast<size_t>(group)];
@@ -76,11 +78,19 @@ class RecordingCommunicator final : public Communicator {
   void all_reduce(void*, int64_t count, DType, ReduceKind, GroupId group) override {
     note("all_reduce", "group", group, "count", count);
   }
-  void all_gather(const void*, void*, int64_t count, DType, GroupId group) override {
+  void all_gather(const void* input, void*, int64_t count, DType, GroupId group) override {
+    addresses.push_back(input);
     note("all_gather", "group", group, "count", count);
   }
-  void reduce_scatter(const void*, void*, int64_t count, DType, GroupId group) override {
+  void reduce_scatter(const void*, void* output, int64_t count, DType, GroupId group) override {
+    addresses.push_back(output);
     note("reduce_scatter", "group", group, "count", count);
+  }
+  void all_to_all(const void*, void*, int64_t count, DType, GroupId group) override {
+    note("all_to_all", "group", group, "count", count);
+  }
+  void ring_shift(const void*, void*, int64_t bytes, GroupId group) override {
+    note("ring_shift", "group", group, "bytes", bytes);
   }
   void broadcast(void*, int64_t, int, GroupId) override { calls.push_back("broadcast"); }
   void barrier(GroupId) override { calls.push_back("barrier"); }

@@ -117,12 +117,12 @@ TinyProgram tiny_program(DType dtype, const TinySizes& sizes) {
   program.rows_per_micro_batch = sizes.rows;
   program.sequence_length = sizes.rows;
   program.precision = dtype == DType::f64 ? kFloat64Precision : kFloat32Precision;
-  program.slots = 1;
+  program.chunks = {{.virtual_stage = 0, .first_layer = 0, .layers = 0, .slots = 1}};
   program.reads_tokens = program.reads_targets = true;
   lay_out(tiny, dtype);
   program.blocks = {zero_block(tiny, dtype), forward_backward(tiny, dtype), update_block(tiny, dtype)};
   const auto call = [&](Phase phase, int32_t block) {
-    program.calls[static_cast<size_t>(phase)].push_back({.block = block, .layer = -1, .base = {}});
+    program.calls[static_cast<size_t>(phase)] = {{{.block = block, .layer = -1, .base = {}}}};
   };
   call(Phase::begin_step, 0);
   call(Phase::forward, 1);

@@ -96,7 +96,7 @@ FuzzTarget safetensors_header_target() {
 void load_everything(const std::filesystem::path& path) {
   RankMemory memory = rank_memory(1, 1, 1, 0);
   const auto segments = memory.segments(kAdamW);
-  load_slices(Checkpoint(path), memory.slices, segments, {});
+  load_slices(Checkpoint(path), segments, {});
 }
 
 bool has_digest(const std::string& manifest) {

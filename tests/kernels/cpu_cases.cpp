@@ -89,18 +89,23 @@ constexpr Heads kHeads[] = {
     {"_dropout_window", 1, 200, 2, 1, 16, 33, 0.4},
 };
 
+OpAttributes attributes_of(const Heads& h) {
+  OpAttributes a;
+  a.sequence_length = h.length;
+  a.heads = h.heads;
+  a.kv_heads = h.kv_heads;
+  a.head_dim = h.head_dim;
+  a.scale = 1 / std::sqrt(static_cast<double>(h.head_dim));
+  a.window = h.window;
+  a.probability = h.probability;
+  a.epsilon = 1e-6;
+  a.rope_theta = 10000;
+  return a;
+}
+
 void add_attention(std::vector<TestCase>& cases) {
   for (const Heads& h : kHeads) {
-    OpAttributes a;
-    a.sequence_length = h.length;
-    a.heads = h.heads;
-    a.kv_heads = h.kv_heads;
-    a.head_dim = h.head_dim;
-    a.scale = 1 / std::sqrt(static_cast<double>(h.head_dim));
-    a.window = h.window;
-    a.probability = h.probability;
-    a.epsilon = 1e-6;
-    a.rope_theta = 10000;
+    const OpAttributes a = attributes_of(h);
     const int64_t rows = h.sequences * h.length;
     const auto qkv = real({rows, (h.heads + 2 * h.kv_heads) * h.head_dim}), o = real({rows, h.heads * h.head_dim});
     const auto lse = real({h.sequences, h.heads, h.length}), w = real({h.head_dim});
@@ -122,6 +127,63 @@ void add_attention(std::vector<TestCase>& cases) {
     add(cases, h.variant, OpKind::qk_norm_backward, a, {qkv, qkv, w, w, real({rows, h.heads + h.kv_heads})},
         {qkv, w, w});
   }
+}
+
+struct LargeStep {
+  Heads heads;
+  int64_t degree;
+  int32_t rank;
+  int64_t step;
+};
+
+/// Chunks below, at, and above tiles; keys of ranks before and behind; windows that spare tiles and chunks.
+constexpr LargeStep kSteps[] = {
+    {{"_first", 2, 150, 4, 2, 24}, 2, 1, 0},
+    {{"_before", 2, 128, 3, 1, 48}, 4, 3, 2},
+    {{"_behind", 1, 258, 2, 1, 18}, 3, 0, 1},
+    {{"_window", 1, 200, 2, 2, 16, 130}, 2, 1, 1},
+    {{"_window_spares", 2, 140, 2, 1, 16, 20}, 3, 1, 1},
+    {{"_dropout", 2, 150, 4, 2, 24, 0, 0.2}, 2, 0, 1},
+    {{"_dropout_window", 1, 190, 4, 2, 24, 33, 0.2}, 2, 0, 0},
+};
+
+void add_ring(std::vector<TestCase>& cases) {
+  for (const auto& [h, degree, rank, step] : kSteps) {
+    OpAttributes a = attributes_of(h);
+    a.context_parallel = degree;
+    a.ring_step = step;
+    const int64_t rows = h.sequences * h.length;
+    const auto q = real({rows, h.heads * h.head_dim}), kv = real({rows, 2 * h.kv_heads * h.head_dim});
+    const auto lse = real({h.sequences, h.heads, h.length});
+    std::vector<TensorType> forward{q, kv}, backward{q, q, kv, q, lse};
+    if (step > 0) {
+      forward.insert(forward.end(), {q, lse});
+      backward.insert(backward.end(), {q, kv});
+    }
+    add(cases, h.variant, OpKind::ring_attention, a, forward, {q, lse});
+    add(cases, h.variant, OpKind::ring_attention_backward, a, backward, {q, kv});
+    for (size_t i = cases.size() - 2; i < cases.size(); ++i) cases[i].context.context_rank = rank;
+  }
+}
+
+void add_moves(std::vector<TestCase>& cases) {
+  OpAttributes a;
+  a.sequence_length = kLength;
+  a.context_parallel = 2;
+  a.heads = 4;
+  a.kv_heads = 2;
+  a.head_dim = 18;
+  const auto qkv = real({kRows, 144}), q = real({kRows, 72}), kv = real({kRows, 72});
+  const auto parts = real({2, kRows, 72}), rows = real({2, kRows, kHidden}), whole = real({2 * kRows, kHidden});
+  add(cases, "", OpKind::split_qkv, a, {qkv}, {q, kv});
+  add(cases, "", OpKind::join_qkv, a, {q, kv}, {qkv});
+  add(cases, "", OpKind::heads_split, a, {qkv}, {parts});
+  add(cases, "", OpKind::heads_merge, a, {parts}, {qkv});
+  add(cases, "", OpKind::rows_merge, a, {rows}, {whole});
+  add(cases, "", OpKind::rows_split, a, {whole}, {rows});
+  add(cases, "", OpKind::copy, a, {whole}, {whole});
+  add(cases, "_up", OpKind::cast, a, {whole}, {{DType::f64, whole.shape}});
+  add(cases, "_down", OpKind::cast, a, {{DType::f64, whole.shape}}, {whole});
 }
 
 void add_ends(std::vector<TestCase>& cases) {
@@ -147,14 +209,23 @@ double cpu_tolerance(OpKind kind) {
   // One float operation is good to 6e-8; sums and products over n terms lose up to about sqrt(n) of that, and 2e-6
   // covers the n <= 1030 of these cases.
   static const std::map<OpKind, double> exceptions = {
-      {OpKind::embedding, 0},              // copies
+      {OpKind::embedding, 0},  // copies
+      {OpKind::split_qkv, 0},
+      {OpKind::join_qkv, 0},
+      {OpKind::heads_split, 0},
+      {OpKind::heads_merge, 0},
+      {OpKind::rows_merge, 0},
+      {OpKind::rows_split, 0},
+      {OpKind::copy, 0},
+      {OpKind::cast, 6e-8},                // rounds once
       {OpKind::fill_zero, 0},              // writes zeros
       {OpKind::dropout, 2e-7},             // one product
       {OpKind::clip_scale, 1e-15},         // in double
       {OpKind::rope_table, 1e-7},          // in double, rounded once
       {OpKind::squared_norm, 1e-13},       // sums of 30000 doubles, in another order
       {OpKind::attention_backward, 5e-6},  // exp(s - lse) magnifies the rounding of s by its size; products in a row
-      {OpKind::cross_entropy, 5e-6},       // exp(x - max) likewise, and a sum over the vocabulary
+      {OpKind::ring_attention_backward, 5e-6},
+      {OpKind::cross_entropy, 5e-6},  // exp(x - max) likewise, and a sum over the vocabulary
       {OpKind::cross_entropy_backward, 5e-6},
   };
   const auto found = exceptions.find(kind);
@@ -165,6 +236,8 @@ std::vector<TestCase> large_test_cases() {
   std::vector<TestCase> cases;
   add_rows(cases);
   add_attention(cases);
+  add_ring(cases);
+  add_moves(cases);
   add_ends(cases);
   return cases;
 }

@@ -120,6 +120,13 @@ TEST(CpuDevice, RefusesShapesThatDoNotFitEachOther) {
     refused(OpKind::attention_backward, false, 2, dim);
     refused(OpKind::cross_entropy, true, 0, dim);
     refused(OpKind::rope, false, 1, dim);
+    refused(OpKind::split_qkv, true, 1, dim);
+    refused(OpKind::heads_split, true, 0, dim + 1);
+    refused(OpKind::heads_merge, true, 0, dim);
+    refused(OpKind::rows_merge, false, 0, dim);
+    refused(OpKind::rows_split, false, 0, dim);
+    refused(OpKind::ring_attention, false, 1, dim);
+    refused(OpKind::ring_attention_backward, true, 1, dim);
     refused(OpKind::cross_entropy_backward, false, 2, dim + 1);
   }
   refused(OpKind::adamw, true, 1, 0);
@@ -148,6 +155,13 @@ TEST(CpuDevice, RefusesAttributesThatItCannotCompute) {
   refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_scaling = RopeScaling::llama3; });
   refused(OpKind::qk_norm, [](OpAttributes& a) { a.kv_heads = 0; });
   refused(OpKind::position_embedding, [](OpAttributes& a) { a.sequence_length = 10; });
+  refused(OpKind::position_embedding, [](OpAttributes& a) { a.context_parallel = 2; });  // of an odd length
+  refused(OpKind::dropout, [](OpAttributes& a) { a.sequence_length = 0; });
+  refused(OpKind::attention, [](OpAttributes& a) { a.context_parallel = 2; });
+  refused(OpKind::ring_attention, [](OpAttributes& a) { a.ring_step = 1; });
+  refused(OpKind::ring_attention_backward, [](OpAttributes& a) { a.context_parallel = 0; });
+  refused(OpKind::heads_split, [](OpAttributes& a) { a.head_dim = 2; });
+  refused(OpKind::rows_split, [](OpAttributes& a) { a.sequence_length = 10; });
 }
 
 TEST(CpuDevice, RefusesNoThreads) { EXPECT_THROW(make_cpu_device(0), Error); }

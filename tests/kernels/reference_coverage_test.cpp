@@ -127,6 +127,8 @@ bool free_dimension(const TestCase& test, bool output, size_t operand, size_t di
   if (kind == OpKind::fill_zero || kind == OpKind::squared_norm)
     return operand == 0 && output == (kind == OpKind::fill_zero);
   if (kind == OpKind::embedding) return !output && operand == 1 && dim == 0;
+  const bool loose_rows = kind == OpKind::position_embedding_backward && test.op.attributes.rows_cut;
+  if (loose_rows && !output && dim == 0) return true;
   if (kind == OpKind::embedding_backward || kind == OpKind::position_embedding_backward) return output && dim == 0;
   if (kind == OpKind::position_embedding) return !output && operand == 1 && dim == 0;
   if (kind == OpKind::bias_backward) return !output && dim == 0;
@@ -176,6 +178,13 @@ TEST(ReferenceDevice, RefusesAttributesThatItCannotCompute) {
   refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_scaling = RopeScaling::llama3; });
   refused(OpKind::qk_norm, [](OpAttributes& a) { a.kv_heads = 0; });
   refused(OpKind::position_embedding, [](OpAttributes& a) { a.sequence_length = 10; });
+  refused(OpKind::position_embedding, [](OpAttributes& a) { a.context_parallel = 2; });  // of an odd length
+  refused(OpKind::dropout, [](OpAttributes& a) { a.sequence_length = 0; });
+  refused(OpKind::attention, [](OpAttributes& a) { a.context_parallel = 2; });
+  refused(OpKind::ring_attention, [](OpAttributes& a) { a.ring_step = 1; });
+  refused(OpKind::ring_attention_backward, [](OpAttributes& a) { a.context_parallel = 0; });
+  refused(OpKind::heads_split, [](OpAttributes& a) { a.head_dim = 2; });
+  refused(OpKind::rows_split, [](OpAttributes& a) { a.sequence_length = 10; });
 }
 
 }  // namespace

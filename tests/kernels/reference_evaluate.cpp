@@ -27,6 +27,12 @@ Tensor id_tensor(std::vector<double> ids) {
 std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attributes,
                                           const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
                                           const Place& place) {
+  return evaluate_on(*make_reference_device(), kind, attributes, inputs, outputs, place);
+}
+
+std::vector<std::vector<double>> evaluate_on(Device& device, OpKind kind, const OpAttributes& attributes,
+                                             const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                                             const Place& place) {
   TestCase test;
   test.name = name_of(kind);
   test.op = {kind, attributes, {}, {}};
@@ -41,7 +47,7 @@ std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attri
     test.op.outputs.push_back({tensor.dtype, tensor.shape});
     operands.outputs.push_back(tensor.values);
   }
-  return run_case(*make_reference_device(), test, operands).outputs;
+  return run_case(device, test, operands).outputs;
 }
 
 ::testing::AssertionResult all_near(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {

@@ -1,4 +1,4 @@
-// Calls the reference device like a function: for tests that state what an operator computes.
+// Calls the reference device (or another) like a function: for tests that state what an operator computes.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,11 @@ struct Place {
 std::vector<std::vector<double>> evaluate(OpKind kind, const OpAttributes& attributes,
                                           const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
                                           const Place& place = {});
+
+/// The same on any device.
+std::vector<std::vector<double>> evaluate_on(Device& device, OpKind kind, const OpAttributes& attributes,
+                                             const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+                                             const Place& place);
 
 /// Every element within `tolerance`.
 ::testing::AssertionResult all_near(const std::vector<double>& a, const std::vector<double>& b, double tolerance);

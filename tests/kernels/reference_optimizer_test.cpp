@@ -9,13 +9,14 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
 
-double counted_norm(CountRule rule, int32_t tensor_rank, int32_t replica_rank) {
+double counted_norm(CountRule rule, int32_t tensor_rank, int32_t replica_rank, int32_t kv_copies = 1) {
   OpAttributes a;
   a.count_rule = rule;
   Place place;
   place.context.tensor_rank = tensor_rank;
-  place.context.tensor_size = 2;
+  place.context.tensor_size = 8;
   place.context.replica_rank = replica_rank;
+  place.context.kv_copies = kv_copies;
   return evaluate(OpKind::squared_norm, a, {{{3}, {1, -2, 4}}}, {constant_tensor({1}, 100)}, place)[0][0] - 100;
 }
 
@@ -27,7 +28,15 @@ TEST(ReferenceOptimizer, NormCountsShardsOnEveryTensorRankAndCopiesOnTheFirst) {
   EXPECT_EQ(counted_norm(CountRule::nobody, 0, 0), 0);
 }
 
-TEST(ReferenceOptimizer, NormCountsDataRankZeroAlone) {
+TEST(ReferenceOptimizer, NormCountsTheFirstOfTheRanksThatHoldAKeyValueHead) {
+  for (const int32_t rank : {0, 1, 2, 3, 4, 7}) {
+    EXPECT_EQ(counted_norm(CountRule::first_copy, rank, 0, 2), rank % 2 == 0 ? 21 : 0) << rank;
+    EXPECT_EQ(counted_norm(CountRule::first_copy, rank, 0, 1), 21) << rank;
+  }
+  EXPECT_EQ(counted_norm(CountRule::first_copy, 0, 1, 2), 0);
+}
+
+TEST(ReferenceOptimizer, NormCountsReplicaZeroAlone) {
   EXPECT_EQ(counted_norm(CountRule::every_tensor_rank, 0, 1), 0);
   EXPECT_EQ(counted_norm(CountRule::tensor_rank_zero, 0, 1), 0);
 }

@@ -239,6 +239,7 @@ OpAttributes dropout_attributes(double probability, int32_t site = 2) {
   OpAttributes a;
   a.probability = probability;
   a.random_site = site;
+  a.sequence_length = 2;
   return a;
 }
 

@@ -43,6 +43,11 @@ void place(TestCase& test, int32_t tensor_rank, int32_t tensor_size) {
   test.context.tensor_size = tensor_size;
 }
 
+void place_in_context(TestCase& test, int32_t context_rank, int32_t context_size) {
+  test.context.context_rank = context_rank;
+  test.context.context_size = context_size;
+}
+
 std::string text(const Shape& shape) {
   std::string result;
   for (const int64_t size : shape) result += (result.empty() ? "" : "x") + std::to_string(size);
@@ -182,6 +187,111 @@ void add_rope_scalings(Cases& cases) {
   cases.add(OpKind::rope_table, "llama3", a, {}, {table});
 }
 
+/// Rows of context-parallel ranks and of ranks that share the rows of a sequence.
+void add_cut_rows(Cases& cases) {
+  struct Cut {
+    const char* variant;
+    int64_t rows, length, degree;
+    bool rows_cut;
+    int32_t context_rank, tensor_rank;
+  };
+  for (const Cut& c :
+       {Cut{"zigzag", 12, 6, 2, false, 1, 0}, Cut{"zigzag_of_3", 8, 8, 3, false, 2, 0}, Cut{"cut", 9, 6, 1, true, 0, 1},
+        Cut{"part_of_sequence", 2, 8, 1, true, 0, 3}, Cut{"zigzag_cut", 7, 4, 2, true, 1, 2}}) {
+    OpAttributes a;
+    a.sequence_length = c.length;
+    a.context_parallel = c.degree;
+    a.rows_cut = c.rows_cut;
+    a.heads = 2;
+    a.kv_heads = 1;
+    a.head_dim = 6;
+    a.rope_theta = 1000;
+    OpAttributes dropping = a;
+    dropping.probability = 0.3;
+    const int64_t whole = c.length * c.degree;
+    const TensorType x = cases.real({c.rows, 5}), qkv = cases.real({c.rows, 24}), table = cases.real({whole + 1, 5});
+    const TensorType angles = cases.real({whole, 3, 2});
+    const auto add = [&](OpKind kind, const OpAttributes& attributes, std::vector<TensorType> inputs,
+                         std::vector<TensorType> outputs) {
+      TestCase& test = cases.add(kind, c.variant, attributes, std::move(inputs), std::move(outputs));
+      place(test, c.tensor_rank, 4);
+      place_in_context(test, c.context_rank, static_cast<int32_t>(c.degree));
+      test.context.first_row = 2 * whole;
+    };
+    add(OpKind::position_embedding, a, {x, table}, {x});
+    add(OpKind::position_embedding_backward, a, {x}, {table});
+    add(OpKind::rope_table, a, {}, {angles});
+    add(OpKind::rope, a, {qkv, angles}, {qkv});
+    add(OpKind::rope_backward, a, {qkv, angles}, {qkv});
+    add(OpKind::dropout, dropping, {x}, {x});
+  }
+}
+
+void add_rearrangements(Cases& cases) {
+  for (const Heads& h : {Heads{"two", 2, 6, 4, 2, 3}, Heads{"wide", 3, 70, 2, 2, 33}}) {
+    OpAttributes a = h.attributes();
+    const TensorType qkv = cases.real({h.rows(), h.width()}), q = cases.real({h.rows(), h.heads * h.head_dim});
+    const TensorType kv = cases.real({h.rows(), 2 * h.kv_heads * h.head_dim});
+    cases.add(OpKind::split_qkv, h.variant, a, {qkv}, {q, kv});
+    cases.add(OpKind::join_qkv, h.variant, a, {q, kv}, {qkv});
+    a.context_parallel = 2;
+    const TensorType parts = cases.real({2, h.rows(), h.width() / 2}), whole = cases.real({2 * h.rows(), 7});
+    cases.add(OpKind::heads_split, h.variant, a, {qkv}, {parts});
+    cases.add(OpKind::heads_merge, h.variant, a, {parts}, {qkv});
+    cases.add(OpKind::rows_merge, h.variant, a, {cases.real({2, h.rows(), 7})}, {whole});
+    cases.add(OpKind::rows_split, h.variant, a, {whole}, {cases.real({2, h.rows(), 7})});
+    a.kv_heads = 0;
+    const TensorType heads = cases.real({2, h.rows(), h.heads * h.head_dim / 2});
+    cases.add(OpKind::heads_split, std::string(h.variant) + "_q", a, {q}, {heads});
+    cases.add(OpKind::heads_merge, std::string(h.variant) + "_q", a, {heads}, {q});
+  }
+  OpAttributes a;
+  a.sequence_length = 5;
+  cases.add(OpKind::rows_merge, "degree_one", a, {cases.real({1, 10, 3})}, {cases.real({10, 3})});
+  for (const Shape& shape : {Shape{1}, Shape{17, 67}, Shape{3, 4, 5}}) {
+    const TensorType x = cases.real(shape), wide{DType::f64, shape};
+    cases.add(OpKind::copy, text(shape), {}, {x}, {x});
+    cases.add(OpKind::cast, text(shape) + "_up", {}, {x}, {wide});
+    cases.add(OpKind::cast, text(shape) + "_down", {}, {wide}, {x});
+  }
+}
+
+struct RingStep {
+  Heads heads;
+  int64_t degree;
+  int32_t rank;
+  int64_t step;
+};
+
+void add_ring_steps(Cases& cases) {
+  for (const RingStep& r :
+       {RingStep{{"one_rank", 2, 5, 2, 2, 4}, 1, 0, 0}, RingStep{{"first_step", 2, 6, 4, 2, 4}, 2, 1, 0},
+        RingStep{{"keys_before", 2, 6, 4, 2, 4}, 3, 2, 1}, RingStep{{"keys_behind", 1, 8, 3, 1, 6}, 4, 1, 2},
+        RingStep{{"window", 2, 10, 2, 1, 4, 7}, 3, 1, 1}, RingStep{{"window_spares_all", 1, 10, 2, 1, 4, 3}, 3, 0, 1},
+        RingStep{{"dropout", 2, 6, 2, 1, 4, 0, 0.3, 1, 3}, 2, 0, 1}, RingStep{{"long", 1, 150, 2, 1, 16}, 2, 1, 1},
+        RingStep{{"long_first_step", 1, 134, 2, 1, 16, 80, 0.1}, 2, 0, 0}}) {
+    const Heads& h = r.heads;
+    OpAttributes a = h.attributes();
+    a.context_parallel = r.degree;
+    a.ring_step = r.step;
+    const TensorType q = cases.real({h.rows(), h.heads * h.head_dim});
+    const TensorType kv = cases.real({h.rows(), 2 * h.kv_heads * h.head_dim});
+    const TensorType lse = cases.real({h.sequences, h.heads, h.length});
+    std::vector<TensorType> forward{q, kv}, backward{q, q, kv, q, lse};
+    if (r.step > 0) {
+      forward.insert(forward.end(), {q, lse});
+      backward.insert(backward.end(), {q, kv});
+    }
+    const auto put = [&](TestCase& test) {
+      place(test, h.tensor_rank, h.tensor_size);
+      place_in_context(test, r.rank, static_cast<int32_t>(r.degree));
+      test.context.first_row = 3 * h.rows() * r.degree;
+    };
+    put(cases.add(OpKind::ring_attention, h.variant, a, forward, {q, lse}));
+    put(cases.add(OpKind::ring_attention_backward, h.variant, a, backward, {q, kv}));
+  }
+}
+
 void add_products(Cases& cases) {
   for (const auto& [rows, in, out] : {std::array<int64_t, 3>{3, 5, 4}, {1, 1, 1}, {17, 33, 65}, {64, 96, 130}}) {
     const std::string variant = text({rows, in, out});
@@ -212,6 +322,7 @@ void add_element_wise(Cases& cases) {
       OpAttributes a;
       a.probability = probability;
       a.random_site = 3;
+      a.sequence_length = shape[0];
       TestCase& test = cases.add(OpKind::dropout, variant + (probability > 0 ? "_some" : "_none"), a, {x}, {x});
       test.context.first_row = 21;
       test.context.layer = -1;
@@ -283,7 +394,8 @@ void add_optimizer(Cases& cases) {
     }
     cases.add(OpKind::adamw, variant + "_skipped", {}, {range, metrics}, {range, range, range}).metrics = {
         0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0};
-    for (const CountRule rule : {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::nobody}) {
+    for (const CountRule rule :
+         {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::first_copy, CountRule::nobody}) {
       OpAttributes a;
       a.count_rule = rule;
       const std::string name = variant + "_rule" + std::to_string(static_cast<int>(rule));
@@ -303,6 +415,9 @@ std::vector<TestCase> all_test_cases(DType dtype) {
   add_products(cases);
   add_heads(cases);
   add_rope_scalings(cases);
+  add_cut_rows(cases);
+  add_rearrangements(cases);
+  add_ring_steps(cases);
   add_element_wise(cases);
   add_loss(cases);
   add_optimizer(cases);

@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "core/error.h"
 #include "ops/op_table.h"
 #include "planner/simulator/cost_model.h"
 #include "planner/simulator/gemm_model.h"
 #include "planner/simulator/group_span.h"
+#include "tests/planner/hand_made.h"
 
 namespace foresail {
 namespace {
@@ -180,11 +182,11 @@ TEST(CatalogueCosts, CalibratedOnlyIfEveryConstantWasFittedOnTheDevice) {
 }
 
 TEST(GroupSpan, FollowsThePlacementOfRanksOnNodes) {
-  const Mesh mesh{4, 8, 4};  // pp, dp, tp: 128 ranks on nodes of 8
+  const Mesh mesh = test::mesh_of(4, 8, 4);  // pp, dp, tp: 128 ranks on nodes of 8
   GroupSpan span = span_of(mesh, GroupKind::tensor, 1, 8);
   EXPECT_EQ(span.size, 4);
   EXPECT_EQ(span.per_node, 4);
-  span = span_of(mesh, GroupKind::data, 1, 8);
+  span = span_of(mesh, GroupKind::replica, 1, 8);
   EXPECT_EQ(span.size, 8);
   EXPECT_EQ(span.per_node, 2);  // 32 ranks of a stage on 4 nodes
   EXPECT_EQ(span.sibling_groups_per_node, 4);
@@ -199,17 +201,78 @@ TEST(GroupSpan, FollowsThePlacementOfRanksOnNodes) {
 }
 
 TEST(GroupSpan, ATensorGroupThatStraddlesNodesSetsThePace) {
-  const Mesh mesh{1, 4, 3};  // groups 0-2, 3-5, 6-8, 9-11 on nodes of 4: the second straddles
+  const Mesh mesh = test::mesh_of(1, 4, 3);  // groups 0-2, 3-5, 6-8, 9-11 on nodes of 4: the second straddles
   const GroupSpan span = span_of(mesh, GroupKind::tensor, 0, 4);
   EXPECT_EQ(span.size, 3);
   EXPECT_LT(span.per_node, 3);
 }
 
+/// Nodes that the widest group of a kind on a stage touches, by looking at every rank.
+int64_t most_nodes(const Mesh& mesh, GroupKind kind, int stage, int64_t devices_per_node) {
+  const MeshGroups groups = mesh_groups(mesh);
+  size_t most = 0;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    if (mesh.coordinate_of(rank).pp != stage || groups.index(kind, rank) < 0) continue;
+    std::set<int64_t> nodes;
+    for (const int member : groups.members[static_cast<size_t>(groups.index(kind, rank))]) {
+      nodes.insert(member / devices_per_node);
+    }
+    most = std::max(most, nodes.size());
+  }
+  return static_cast<int64_t>(most);
+}
+
+TEST(GroupSpan, IsThatOfTheWidestGroupForEveryKindAndMesh) {
+  int tried = 0;
+  for (const char* text : {"dp=2,cp=2,tp=2", "dp=3,cp=2,tp=2,pp=2,zero_stage=1,zero_group=2", "dp=4,tp=4,zero_stage=3",
+                           "dp=4,cp=4,tp=2,zero_stage=2,zero_group=8", "cp=4,tp=3,pp=3", "tp=8,dp=2,pp=2",
+                           "dp=2,tp=2,pp=2,schedule=zb-v,virtual_stages=2"}) {
+    const Mesh mesh = Mesh::of(parse_strategy(text).strategy, 2);
+    for (int stage = 0; stage < mesh.pp; ++stage) {
+      for (const int64_t per_node : {1, 2, 3, 4, 8, 64}) {
+        for (const GroupKind kind : {GroupKind::world, GroupKind::tensor, GroupKind::context, GroupKind::shard,
+                                     GroupKind::replica, GroupKind::kv_copies, GroupKind::embedding}) {
+          const int64_t nodes = most_nodes(mesh, kind, stage, per_node);
+          if (nodes == 0) continue;
+          const GroupSpan span = span_of(mesh, kind, stage, per_node);
+          const MeshGroups groups = mesh_groups(mesh);
+          const int rank = mesh.rank_of({stage, 0, 0, 0});
+          EXPECT_EQ(span.size,
+                    static_cast<int64_t>(groups.members[static_cast<size_t>(groups.index(kind, rank))].size()));
+          EXPECT_EQ(span.per_node, (span.size + nodes - 1) / nodes)
+              << text << ", kind " << static_cast<int>(kind) << ", stage " << stage << ", nodes of " << per_node;
+          ++tried;
+        }
+      }
+    }
+  }
+  EXPECT_GT(tried, 200);
+}
+
+TEST(CatalogueCosts, ReduceScatterIsHalfAnAllReduceAndAShiftOneMessage) {
+  const auto costs = make_catalogue_cost_model(machine(), stack());
+  constexpr int64_t kBytes = int64_t{1} << 30;  // latencies do not matter
+  const GroupSpan node{8, 8, 1};
+  const auto seconds = [&](InstructionKind kind, const GroupSpan& span) {
+    return costs->collective_seconds(kind, kBytes, span).seconds;
+  };
+  const double reduce = seconds(InstructionKind::all_reduce, node);
+  EXPECT_EQ(seconds(InstructionKind::reduce_scatter, node), seconds(InstructionKind::all_gather, node));
+  EXPECT_NEAR(seconds(InstructionKind::reduce_scatter, node), reduce / 2, 0.01 * reduce);
+  EXPECT_NEAR(seconds(InstructionKind::all_to_all, node), reduce / 2, 0.01 * reduce);
+  EXPECT_NEAR(seconds(InstructionKind::ring_shift, node), reduce / 2 * 8 / 7, 0.01 * reduce);
+  // Across nodes all ranks of a node send to all others at once, but only one of a ring sends to the next node.
+  const GroupSpan two_nodes{16, 8, 1};
+  EXPECT_GT(seconds(InstructionKind::all_to_all, two_nodes), 4 * seconds(InstructionKind::all_to_all, node));
+  EXPECT_LT(seconds(InstructionKind::ring_shift, two_nodes), 2 * seconds(InstructionKind::ring_shift, node));
+  EXPECT_EQ(seconds(InstructionKind::all_to_all, {1, 1, 1}), 0);
+}
+
 TEST(GroupSpan, MessagesCrossNodesWhenStagesAreFarApart) {
-  EXPECT_FALSE(crosses_nodes({4, 1, 2}, 0, 1, 8));
-  EXPECT_TRUE(crosses_nodes({4, 1, 8}, 0, 1, 8));
-  EXPECT_TRUE(crosses_nodes({4, 1, 3}, 2, 1, 8));   // ranks 3-8: a boundary at 8
-  EXPECT_FALSE(crosses_nodes({4, 1, 3}, 0, 1, 8));  // ranks 0-5
+  EXPECT_FALSE(crosses_nodes(test::mesh_of(4, 1, 2), 0, 1, 8));
+  EXPECT_TRUE(crosses_nodes(test::mesh_of(4, 1, 8), 0, 1, 8));
+  EXPECT_TRUE(crosses_nodes(test::mesh_of(4, 1, 3), 2, 1, 8));   // ranks 3-8: a boundary at 8
+  EXPECT_FALSE(crosses_nodes(test::mesh_of(4, 1, 3), 0, 1, 8));  // ranks 0-5
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "planner/simulator/cost_model.h"
 #include "program/program.h"
+#include "spec/strategy.h"
 
 namespace foresail::test {
 
@@ -26,26 +27,49 @@ class PlainCosts : public CostModel {
   double common_spread() const override { return common; }
 };
 
-/// A block whose buffers are made as instructions are added.
+/// Bytes of the arena that an instruction writes and others may read, in any block.
+struct Value {
+  int64_t address = 0, elements = 0;
+};
+
+/// A block whose buffers are made as instructions are added, each at its own address.
 class BlockBuilder {
  public:
-  int op(int64_t seconds, TimeKind time = TimeKind::compute, std::vector<int32_t> waits = {});
-  int collective(GroupKind group, Queue queue, TimeKind time, std::vector<int32_t> waits = {});
-  int send(int peer, int channel, Queue queue = Queue::compute);
-  int receive(int peer, int channel, Queue queue = Queue::compute);
-  int wait_send(int channel);
+  Value op(int64_t seconds, TimeKind time = TimeKind::compute, const std::vector<Value>& reads = {});
+  /// Reduces `value` in place.
+  Value collective(GroupKind group, Queue queue, TimeKind time, const Value& value);
+  Value collective(GroupKind group, Queue queue, TimeKind time) { return collective(group, queue, time, fresh(1)); }
+  void send(int peer, int channel, Queue queue, const Value& value);
+  void send(int peer, int channel) { send(peer, channel, Queue::compute, fresh(1)); }
+  Value receive(int peer, int channel, Queue queue = Queue::compute);
+  void wait_send(int channel, Queue queue = Queue::compute);
   Block finish(std::string name);
 
  private:
-  int32_t buffer(int64_t elements);
-  int add(Instruction instruction);
+  static Value fresh(int64_t elements);
+  int32_t buffer(const Value& value);
+  void add(Instruction instruction) { block_.instructions.push_back(std::move(instruction)); }
   Block block_;
 };
 
-/// Forward of `forward` seconds and backward of `backward` seconds per micro-batch under 1F1B, with blocking messages.
+/// Seconds of one micro-batch in one model chunk.
+struct ChunkSeconds {
+  int64_t forward = 0, input_gradient = 0, weight_gradient = 0;
+};
+
+/// Every stage of a pipeline of equal chunks under the strategy's schedule, with blocking messages. Where the schedule does
+/// not split backward, it lasts both gradients.
+std::vector<Program> pipeline(const Strategy& strategy, int micro_batches, const ChunkSeconds& seconds);
+/// 1F1B with a backward of `backward` seconds.
 std::vector<Program> pipeline(int stages, int micro_batches, int64_t forward, int64_t backward);
+
+/// Appends to every stage the norm's all-reduce over all ranks, if `clips`, and an update of `seconds`.
+void add_optimizer(std::vector<Program>& stages, bool clips, int64_t seconds);
 
 /// One stage that runs `blocks` once each, in order, in these phases.
 Program sequence(std::vector<std::pair<Phase, Block>> blocks, Mesh mesh = {});
+
+/// A mesh of these degrees without ZeRO.
+Mesh mesh_of(int pp, int dp, int tp);
 
 }  // namespace foresail::test

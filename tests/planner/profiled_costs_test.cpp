@@ -45,7 +45,10 @@ Machine synthetic() {
   for (const int64_t rows : {16, 64, 256, 1024, 4096}) table.ops[signature(add(rows))] = {true_add(rows), 0.03, 5};
   for (const int64_t bytes : {1024, 16384, 262144, 4194304}) {
     table.collectives[fmt::format("all_reduce/2/{}", bytes)] = {true_all_reduce(static_cast<double>(bytes)), 0.05, 5};
-    table.collectives[fmt::format("send/2/{}", bytes)] = {true_all_reduce(static_cast<double>(bytes)) / 2, 0.05, 5};
+    for (const char* kind : {"send", "ring_shift"}) {
+      table.collectives[fmt::format("{}/2/{}", kind, bytes)] = {true_all_reduce(static_cast<double>(bytes)) / 2, 0.05,
+                                                                5};
+    }
   }
   machine.tables.push_back(table);
   return machine;
@@ -118,6 +121,35 @@ TEST(ProfiledCosts, CollectivesAreReadBetweenSizesAndExtrapolatedBeyond) {
   EXPECT_GT(beyond.spread, 0.3);
   EXPECT_EQ(costs->collective_seconds(InstructionKind::all_reduce, 64, {1, 1, 1}).seconds, 0);
   EXPECT_DOUBLE_EQ(costs->message_seconds(16384, false).seconds, true_all_reduce(16384) / 2);
+}
+
+TEST(ProfiledCosts, AKindOfCollectiveThatWasNotMeasuredIsReadFromItsLikeAndSaidSo) {
+  Machine machine = synthetic();
+  std::erase_if(machine.tables[0].collectives, [](const auto& entry) { return entry.first.starts_with("ring_shift"); });
+  for (const int64_t bytes : {1024, 1 << 20}) {
+    machine.tables[0].collectives[fmt::format("all_gather/2/{}", bytes)] = {1e-9 * static_cast<double>(bytes), 0.05, 5};
+  }
+  const GroupSpan two{2, 2, 1};
+  const auto derived = make_profiled_cost_model(machine, 2, 2);
+  for (const InstructionKind kind : {InstructionKind::reduce_scatter, InstructionKind::all_to_all}) {
+    const Cost like = derived->collective_seconds(InstructionKind::all_gather, 5000, two);
+    const Cost cost = derived->collective_seconds(kind, 5000, two);
+    EXPECT_EQ(cost.seconds, like.seconds);
+    EXPECT_GT(cost.spread, like.spread + 0.2);
+  }
+  EXPECT_EQ(derived->collective_seconds(InstructionKind::ring_shift, 5000, {4, 4, 1}).seconds,
+            derived->message_seconds(5000, false).seconds);
+  EXPECT_NE(derived->note().find("all_to_all"), std::string::npos) << derived->note();
+  EXPECT_EQ(make_profiled_cost_model(machine, 1, 4)->note().find("all_to_all"), std::string::npos);
+
+  for (const char* kind : {"reduce_scatter", "all_to_all", "ring_shift"}) {
+    machine.tables[0].collectives[fmt::format("{}/2/5000", kind)] = {0.5, 0, 5};
+  }
+  const auto measured = make_profiled_cost_model(machine, 2, 2);
+  EXPECT_EQ(measured->note(), "");
+  EXPECT_EQ(measured->collective_seconds(InstructionKind::all_to_all, 5000, two).seconds, 0.5);
+  // A shift goes to one neighbour however many ranks there are.
+  EXPECT_EQ(measured->collective_seconds(InstructionKind::ring_shift, 5000, {8, 8, 1}).seconds, 0.5);
 }
 
 TEST(ProfiledCosts, LargerGroupsThanMeasuredCostMoreAndAreLessSure) {

@@ -11,9 +11,11 @@ namespace foresail {
 namespace {
 
 using test::BlockBuilder;
+using test::mesh_of;
 using test::pipeline;
 using test::PlainCosts;
 using test::sequence;
+using test::Value;
 
 double sum_of(const TimePrediction& t) {
   return t.compute + t.recompute + t.tensor_comm + t.context_comm + t.expert_comm + t.data_comm + t.pipeline_comm +
@@ -106,11 +108,11 @@ TEST(Simulator, ACollectiveBesideComputeCostsOnlyItsExposedPart) {
   PlainCosts costs;
   costs.collective = 5;
   BlockBuilder builder;
-  const int first = builder.op(2);
-  const int reduce = builder.collective(GroupKind::tensor, Queue::inline_comm, TimeKind::tensor_comm, {first});
+  const Value partial = builder.op(2);
+  builder.collective(GroupKind::tensor, Queue::inline_comm, TimeKind::tensor_comm, partial);
   builder.op(3);  // independent: hides 3 of 5 seconds
-  builder.op(1, TimeKind::compute, {reduce});
-  const std::vector<Program> stages = {sequence({{Phase::forward, builder.finish("block")}}, {1, 1, 2})};
+  builder.op(1, TimeKind::compute, {partial});
+  const std::vector<Program> stages = {sequence({{Phase::forward, builder.finish("block")}}, mesh_of(1, 1, 2))};
   const Simulation result = simulate(stages, costs, {});
   EXPECT_DOUBLE_EQ(result.step_seconds, 8);
   EXPECT_DOUBLE_EQ(result.time.compute, 6);
@@ -118,46 +120,132 @@ TEST(Simulator, ACollectiveBesideComputeCostsOnlyItsExposedPart) {
   EXPECT_DOUBLE_EQ(result.time.bubble, 0);
 }
 
-TEST(Simulator, LaterBlocksWaitForInlineCollectivesOfEarlierOnes) {
+TEST(Simulator, LaterBlocksWaitForWhatTheyReadAndForNothingElse) {
   PlainCosts costs;
   costs.collective = 5;
-  BlockBuilder first, second;
-  const int op = first.op(2);
-  first.collective(GroupKind::tensor, Queue::inline_comm, TimeKind::tensor_comm, {op});
-  second.op(3);
-  const std::vector<Program> stages = {
-      sequence({{Phase::forward, first.finish("a")}, {Phase::forward, second.finish("b")}}, {1, 1, 2})};
-  EXPECT_DOUBLE_EQ(simulate(stages, costs, {}).step_seconds, 10);
+  for (const bool reads : {false, true}) {
+    BlockBuilder first, second;
+    const Value partial = first.op(2);
+    first.collective(GroupKind::tensor, Queue::inline_comm, TimeKind::tensor_comm, partial);
+    second.op(3, TimeKind::compute, reads ? std::vector<Value>{partial} : std::vector<Value>{});
+    const std::vector<Program> stages = {
+        sequence({{Phase::forward, first.finish("a")}, {Phase::forward, second.finish("b")}}, mesh_of(1, 1, 2))};
+    EXPECT_DOUBLE_EQ(simulate(stages, costs, {}).step_seconds, reads ? 10 : 7);
+  }
 }
 
-TEST(Simulator, BulkCollectivesHideBehindComputeUntilTheGradientNorm) {
+TEST(Simulator, BucketsOfGradientsHideBehindTheBackwardOfEarlierLayers) {
   PlainCosts costs;
   costs.collective = 5;
-  BlockBuilder backward, more, norm;
-  const int op = backward.op(2);
-  backward.collective(GroupKind::data, Queue::bulk_comm, TimeKind::data_comm, {op});
-  more.op(3);
-  norm.op(1, TimeKind::optimizer);
-  const std::vector<Program> stages = {sequence({{Phase::backward, backward.finish("a")},
-                                                 {Phase::backward, more.finish("b")},
-                                                 {Phase::grad_norm, norm.finish("c")}},
-                                                {1, 2, 1})};
+  BlockBuilder third, second, first, norm;
+  const Value g3 = third.op(2);
+  third.collective(GroupKind::replica, Queue::bulk_comm, TimeKind::data_comm, g3);
+  const Value g2 = second.op(4);
+  second.collective(GroupKind::replica, Queue::bulk_comm, TimeKind::data_comm, g2);
+  const Value g1 = first.op(9);
+  first.collective(GroupKind::replica, Queue::bulk_comm, TimeKind::data_comm, g1);
+  norm.op(1, TimeKind::optimizer, {g1, g2, g3});
+  const std::vector<Program> stages = {sequence({{Phase::backward, third.finish("3")},
+                                                 {Phase::backward, second.finish("2")},
+                                                 {Phase::backward, first.finish("1")},
+                                                 {Phase::grad_norm, norm.finish("norm")}},
+                                                mesh_of(1, 2, 1))};
   const Simulation result = simulate(stages, costs, {});
-  EXPECT_DOUBLE_EQ(result.step_seconds, 8);
-  EXPECT_DOUBLE_EQ(result.time.data_comm, 2);
+  // Backward ends at 15. Buckets: 2 to 7, 7 to 12, and the last, exposed, 15 to 20.
+  EXPECT_DOUBLE_EQ(result.step_seconds, 21);
+  EXPECT_DOUBLE_EQ(result.time.compute, 15);
+  EXPECT_DOUBLE_EQ(result.time.data_comm, 5);
   EXPECT_DOUBLE_EQ(result.time.optimizer, 1);
+}
+
+TEST(Simulator, AnOverwriteWaitsForTheCollectiveThatStillReads) {
+  PlainCosts costs;
+  costs.collective = 5;
+  // The same block for two micro-batches: the second may not overwrite what the first still reduces.
+  BlockBuilder block;
+  const Value gradient = block.op(2);
+  block.collective(GroupKind::replica, Queue::bulk_comm, TimeKind::data_comm, gradient);
+  block.op(1);
+  Program program = sequence({{Phase::backward, block.finish("block")}}, mesh_of(1, 2, 1));
+  program.schedule = {{Phase::backward, 0, 0, 0}, {Phase::backward, 0, 1, 0}};
+  const Simulation result = simulate(std::vector<Program>{program}, costs, {});
+  // 0-2 op, 2-7 reduce, 2-3 op; 7-9 op, 9-14 reduce, 9-10 op.
+  EXPECT_DOUBLE_EQ(result.step_seconds, 14);
 }
 
 TEST(Simulator, ACollectiveThatOutlastsComputeIsExposedAtTheEnd) {
   PlainCosts costs;
   costs.collective = 5;
   BlockBuilder backward;
-  const int op = backward.op(2);
-  backward.collective(GroupKind::data, Queue::bulk_comm, TimeKind::data_comm, {op});
-  const std::vector<Program> stages = {sequence({{Phase::backward, backward.finish("a")}}, {1, 2, 1})};
+  const Value gradient = backward.op(2);
+  backward.collective(GroupKind::replica, Queue::bulk_comm, TimeKind::data_comm, gradient);
+  const std::vector<Program> stages = {sequence({{Phase::backward, backward.finish("a")}}, mesh_of(1, 2, 1))};
   const Simulation result = simulate(stages, costs, {});
   EXPECT_DOUBLE_EQ(result.step_seconds, 7);
   EXPECT_DOUBLE_EQ(result.time.data_comm, 5);
+}
+
+TEST(Simulator, ARingStepBehindItsAttentionIsContextCommunication) {
+  PlainCosts costs;
+  costs.collective = 5;
+  BlockBuilder block;
+  const Value keys = block.op(1);
+  const Value shifted = block.collective(GroupKind::context, Queue::inline_comm, TimeKind::context_comm, keys);
+  block.op(4);  // attends to the rank's own keys meanwhile
+  block.op(4, TimeKind::compute, {shifted});
+  Mesh mesh;
+  mesh.cp = 2;
+  const Simulation result =
+      simulate(std::vector<Program>{sequence({{Phase::forward, block.finish("ring")}}, mesh)}, costs, {});
+  EXPECT_DOUBLE_EQ(result.step_seconds, 10);
+  EXPECT_DOUBLE_EQ(result.time.context_comm, 1);
+}
+
+TEST(Simulator, CallsForTheLastMicroBatchAreSkippedBefore) {
+  BlockBuilder always, at_last;
+  always.op(2);
+  at_last.op(10, TimeKind::data_comm);
+  Program program =
+      sequence({{Phase::backward, always.finish("always")}, {Phase::backward, at_last.finish("at last")}});
+  program.calls[static_cast<size_t>(Phase::backward)][0][1].last_only = true;
+  program.schedule = {{Phase::backward, 0, 0, 0, 0, false}, {Phase::backward, 0, 1, 0, 0, true}};
+  const Simulation result = simulate(std::vector<Program>{program}, PlainCosts{}, {});
+  EXPECT_DOUBLE_EQ(result.time.compute, 4);
+  EXPECT_DOUBLE_EQ(result.time.data_comm, 10);
+}
+
+TEST(Simulator, AReceiveBesideComputeHidesItsTransfer) {
+  PlainCosts costs;
+  costs.message = 3;
+  BlockBuilder sender, early, late;
+  sender.send(1, 0, Queue::pipeline, sender.op(1));
+  const Value message = early.receive(0, 0, Queue::pipeline);
+  early.op(5);
+  late.op(2, TimeKind::compute, {message});
+  std::vector<Program> stages = {
+      sequence({{Phase::forward, sender.finish("s")}}, mesh_of(2, 1, 1)),
+      sequence({{Phase::forward, early.finish("early")}, {Phase::forward, late.finish("late")}}, mesh_of(2, 1, 1))};
+  stages[1].stage = 1;
+  const Simulation result = simulate(stages, costs, {});
+  EXPECT_DOUBLE_EQ(result.step_seconds, 7);
+  EXPECT_DOUBLE_EQ(result.time.pipeline_comm + result.time.bubble, 0);
+}
+
+TEST(Simulator, ASentBufferIsOverwrittenOnlyAfterItsWaitSend) {
+  PlainCosts costs;
+  costs.message = 3;
+  BlockBuilder sender, receiver;
+  const Value hidden = sender.op(1);
+  sender.send(1, 0, Queue::pipeline, hidden);
+  sender.wait_send(0, Queue::pipeline);
+  sender.collective(GroupKind::tensor, Queue::compute, TimeKind::tensor_comm, hidden);  // free of charge: one rank
+  sender.op(1);
+  receiver.op(4);
+  receiver.receive(0, 0);
+  std::vector<Program> stages = {sequence({{Phase::forward, sender.finish("s")}}, mesh_of(2, 1, 1)),
+                                 sequence({{Phase::forward, receiver.finish("r")}}, mesh_of(2, 1, 1))};
+  stages[1].stage = 1;
+  EXPECT_DOUBLE_EQ(simulate(stages, costs, {}).step_seconds, 8);  // sent 1, received 4 to 7, then one more
 }
 
 TEST(Simulator, ACollectiveOfTheWholeWorldStartsWithTheLastStage) {
@@ -168,13 +256,15 @@ TEST(Simulator, ACollectiveOfTheWholeWorldStartsWithTheLastStage) {
     BlockBuilder builder;
     builder.op(work);
     builder.collective(GroupKind::world, Queue::compute, TimeKind::data_comm);
-    Program program = sequence({{Phase::grad_norm, builder.finish("norm")}}, {3, 1, 1});
+    Program program = sequence({{Phase::grad_norm, builder.finish("norm")}}, mesh_of(3, 1, 1));
     program.stage = static_cast<int32_t>(stages.size());
     stages.push_back(std::move(program));
   }
   BlockBuilder tail;
   tail.op(4);
-  stages[0].calls[static_cast<size_t>(Phase::update)] = {{1, 0, {}}};
+  Call update;
+  update.block = 1;
+  stages[0].calls[static_cast<size_t>(Phase::update)] = {{update}};
   stages[0].blocks.push_back(tail.finish("update"));
   stages[0].schedule.push_back({Phase::update, 0, 0, 0});
   const Simulation result = simulate(stages, costs, {});
@@ -192,8 +282,8 @@ TEST(Simulator, WaitSendLastsUntilTheReceiverHasTheMessage) {
   sender.wait_send(0);
   receiver.op(5);
   receiver.receive(0, 0);
-  std::vector<Program> stages = {sequence({{Phase::forward, sender.finish("s")}}, {2, 1, 1}),
-                                 sequence({{Phase::forward, receiver.finish("r")}}, {2, 1, 1})};
+  std::vector<Program> stages = {sequence({{Phase::forward, sender.finish("s")}}, mesh_of(2, 1, 1)),
+                                 sequence({{Phase::forward, receiver.finish("r")}}, mesh_of(2, 1, 1))};
   stages[1].stage = 1;
   const Simulation result = simulate(stages, costs, {});
   EXPECT_DOUBLE_EQ(result.step_seconds, 7);

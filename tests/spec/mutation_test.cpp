@@ -91,8 +91,14 @@ TEST(Mutants, OfAPlanAreReadOrRefused) {
 }
 
 TEST(Mutants, OfAStrategyTextAreReadOrRefused) {
-  expect_value_or_error(to_text(Strategy{}),
-                        [](const std::string& text) { return to_text(parse_strategy(text).strategy); });
+  const auto rewrite = [](const std::string& text) { return to_text(parse_strategy(text).strategy); };
+  expect_value_or_error(to_text(Strategy{}), rewrite);
+  expect_value_or_error(
+      to_text(
+          parse_strategy("recompute_layers=0-3:selective+up/5:none,stage_layers=3+2,zero_group=2,context=all_to_all,"
+                         "schedule=zb-v,bucket_bytes=4096,overlap=true,reduce_dtype=bf16")
+              .strategy),
+      rewrite);
 }
 
 }  // namespace

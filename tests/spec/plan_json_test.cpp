@@ -91,7 +91,7 @@ TEST(Plan, ThePredictionHasEveryKeyOfTheContractAndNullForPartsNotBuilt) {
 
 TEST(Plan, TheStrategyObjectHasEveryKeyAndTheDevices) {
   const Json strategy = parse_json(strategy_to_json(sample_plan().strategy), "t");
-  EXPECT_EQ(strategy.size(), 13u);
+  EXPECT_EQ(strategy.size(), 21u);
   EXPECT_EQ(strategy["devices"], 4);
   EXPECT_EQ(strategy["schedule"], "1f1b");
   EXPECT_EQ(strategy["recompute"], "full");
@@ -103,8 +103,8 @@ TEST(Plan, RefusesDamageNamingFileAndField) {
       {"\"dp\": 2", "\"dp\": 3"},  // contradicts devices
       {"\"dp\": 2", "\"pd\": 2"},
       {"\"schedule\": \"1f1b\"", "\"schedule\": \"1f1b,tp=2\""},
-      {"\"schedule\": \"1f1b\"", "\"schedule\": \"gpipe\""},
-      {"\"recompute\": \"full\"", "\"recompute\": \"selective\""},
+      {"\"schedule\": \"1f1b\"", "\"schedule\": \"zigzag\""},
+      {"\"recompute\": \"full\"", "\"recompute\": \"everything\""},
       {"\"arena_bytes\": 15", "\"arena_bytes\": -15"},
       {"\"arena_bytes\": 15", "\"arena_bytes\": 1e30"},
       {"\"threads\": 3", "\"threads\": 0"},

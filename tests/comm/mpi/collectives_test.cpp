@@ -116,6 +116,62 @@ TYPED_TEST(CollectivesOf, AllGatherPutsPartsInGroupOrder) {
   });
 }
 
+TYPED_TEST(CollectivesOf, AllToAllExchangesParts) {
+  World world(MpiOptions{});
+  world.for_each_group([&](GroupId group, const std::vector<int>& members) {
+    const auto size = static_cast<int64_t>(members.size());
+    for (int64_t count : {int64_t{0}, int64_t{3}, int64_t{100001}}) {
+      const auto input = contribution<TypeParam>(world.comm->rank(), count * size);
+      std::vector<TypeParam> output(input.size(), TypeParam{-1}), expected;
+      world.comm->all_to_all(input.data(), output.data(), count, dtype_of<TypeParam>(), group);
+      for (int member : members) {
+        const auto theirs = contribution<TypeParam>(member, count * size);
+        const auto part = theirs.begin() + world.comm->group_rank(group) * count;
+        expected.insert(expected.end(), part, part + count);
+      }
+      expect_same_bits(output, expected);
+    }
+  });
+}
+
+TYPED_TEST(CollectivesOf, RingShiftsGoAroundTheGroup) {
+  World world(MpiOptions{});
+  world.for_each_group([&](GroupId group, const std::vector<int>& members) {
+    const size_t size = members.size(), rank = static_cast<size_t>(world.comm->group_rank(group));
+    for (int64_t count : {int64_t{0}, int64_t{1}, int64_t{200001}}) {
+      const auto bytes = count * static_cast<int64_t>(sizeof(TypeParam));
+      auto held = contribution<TypeParam>(world.comm->rank(), count);
+      std::vector<TypeParam> arrived(held.size(), TypeParam{-1});
+      for (size_t shift = 1; shift <= size; ++shift) {  // once around: everyone's own comes back
+        world.comm->ring_shift(held.data(), arrived.data(), bytes, group);
+        expect_same_bits(arrived, contribution<TypeParam>(members[(rank + size - shift) % size], count));
+        std::swap(held, arrived);
+      }
+    }
+  });
+}
+
+/// The life of a ZeRO shard: reduce-scatter into one's part of the whole buffer, work on it, gather it in place.
+TYPED_TEST(CollectivesOf, AShardLivesInsideTheWholeBuffer) {
+  for (const MpiOptions& options : all_options()) {
+    World world(options);
+    world.for_each_group([&](GroupId group, const std::vector<int>& members) {
+      for (int64_t count : {int64_t{1}, int64_t{640}, int64_t{20011}}) {
+        if (options.piece_bytes == 64 && count > 3000) continue;
+        const auto size = static_cast<int64_t>(members.size());
+        auto whole = contribution<TypeParam>(world.comm->rank(), count * size);
+        TypeParam* mine = whole.data() + world.comm->group_rank(group) * count;
+        world.comm->reduce_scatter(whole.data(), mine, count, dtype_of<TypeParam>(), group);
+        world.comm->all_gather(mine, whole.data(), count, dtype_of<TypeParam>(), group);
+        auto all_reduced = contribution<TypeParam>(world.comm->rank(), count * size);
+        world.comm->all_reduce(all_reduced.data(), count * size, dtype_of<TypeParam>(), ReduceKind::sum, group);
+        expect_same_bits(whole, sum_in_rank_order<TypeParam>(members, count * size));
+        expect_same_bits(all_reduced, whole);
+      }
+    });
+  }
+}
+
 TEST(Collectives, AResultIsTheSameInEveryRepetition) {
   for (const MpiOptions& options : all_options()) {
     World world(options);
@@ -212,6 +268,9 @@ TEST(Collectives, WrongUseIsRefusedBeforeAnythingIsSent) {
   if (world.comm->size() > 1) {
     const GroupId of_another = 1 + (world.comm->rank() + 1) % world.comm->size();
     EXPECT_THROW(world.comm->barrier(of_another), Error);
+    float from = 0;
+    EXPECT_THROW(world.comm->all_to_all(&from, &value, 1, DType::f32, of_another), Error);
+    EXPECT_THROW(world.comm->ring_shift(&from, &value, 4, of_another), Error);
   }
   EXPECT_THROW(world.comm->create_groups({{world.comm->size()}}), Error);
   EXPECT_THROW(world.comm->create_groups({{}}), Error);
