@@ -20,16 +20,18 @@ class Values {
   struct Value {
     int64_t end = 0;
     bool flat = false;
-    int64_t written = 0;             ///< Step::call_time of its writer
-    const Buffer* buffer = nullptr;  ///< as which it was written
+    int64_t written = 0;              ///< Step::call_time of its writer
+    const Buffer* buffer = nullptr;   ///< as which it was written
+    const Buffer* read_as = nullptr;  ///< by the execution of a block that began at `read`
+    int64_t read = -1;
   };
 
   /// The value in [begin, end); of several flat ones the oldest. Null if there is none.
-  const Value* find(int64_t begin, int64_t end) const {
+  Value* find(int64_t begin, int64_t end) {
     auto at = values_.upper_bound(begin);
     if (at == values_.begin()) return nullptr;
     --at;
-    const Value* oldest = &at->second;
+    Value* oldest = &at->second;
     if (at->first == begin && at->second.end == end) return oldest;
     for (int64_t covered = begin; at != values_.end(); ++at) {
       if (!at->second.flat || at->first > covered || at->second.end <= covered) return nullptr;
@@ -176,7 +178,7 @@ class MemoryCheck {
       if (!written_.covers(touch.begin, touch.end)) problem(kUnwritten);
       return;
     }
-    const Values::Value* value = values_.find(touch.begin, touch.end);
+    Values::Value* value = values_.find(touch.begin, touch.end);
     if (value == nullptr) {
       problem(kUnwritten);
     } else if (const char* wrong = wrong_value(step, touch, *value)) {
@@ -185,7 +187,7 @@ class MemoryCheck {
   }
 
   /// There is a value, but is it the one that is meant? Tensors that share a place come one after the other.
-  const char* wrong_value(const Step& step, const Touch& touch, const Values::Value& value) {
+  const char* wrong_value(const Step& step, const Touch& touch, Values::Value& value) {
     const Buffer& which = buffer(step, touch);
     const bool earlier = value.written < step.call_time;
     if (earlier && which.base == Register::scratch) return "is a temporary, but read from an earlier execution";
@@ -195,6 +197,10 @@ class MemoryCheck {
     if (sums) return earlier ? "is summed before it is written" : nullptr;
     if (!earlier) return value.buffer == &which ? nullptr : kUnwritten;
     if (outputs_of(*step.block)[static_cast<size_t>(touch.buffer)]) return "is read before it is written";
+    // The next tensor in the same place, but nothing made it.
+    if (value.read == step.call_time && value.read_as != &which) return "is read before it is written";
+    value.read = step.call_time;
+    value.read_as = &which;
     // Blocks of a layer call what they keep for each other by the same name.
     const bool kept = which.base == Register::saved || which.base == Register::carried;
     return kept && value.buffer->name != which.name ? "is read, but something else was kept in its place" : nullptr;
