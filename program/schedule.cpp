@@ -103,6 +103,8 @@ int64_t virtual_stage_count(const Strategy& strategy) { return strategy.pp * str
 
 bool splits_backward(ScheduleKind schedule) { return rule_of(schedule).splits_backward; }
 
+bool loss_follows_forward(ScheduleKind schedule) { return rule_of(schedule).loss_follows_forward; }
+
 bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why) {
   const ScheduleRule& rule = rule_of(strategy.schedule);
   const auto refuse = [&](std::string reason) {
