@@ -152,9 +152,9 @@ class MemoryCheck {
     const Register base = buffer(step, touch).base;
     Segment place;
     if (base == Register::saved || base == Register::x_in || (base == Register::x_out && !step.call->leaves_stage)) {
-      place = {chunk.slots_offset + entry.slot * chunk.slot_bytes, chunk.slot_bytes};
+      place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
     } else if (base == Register::carried) {
-      place = {chunk.carried_offset + entry.carried_slot * chunk.carried_bytes, chunk.carried_bytes};
+      place = {program_.arena.slots.offset + entry.carried_offset, chunk.carried_bytes};
     } else if (base == Register::data) {
       place = {program_.arena.data.offset + entry.micro_batch * program_.data_stride_bytes, program_.data_stride_bytes};
     } else {
