@@ -5,32 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "tests/equivalence/harness.h"
+#include "tests/equivalence/campaign.h"
 
 namespace foresail::testing {
 
-/// An experiment and the name under which failures are reported.
-struct SuiteCase {
-  std::string name;
-  Experiment experiment;
-};
+inline void PrintTo(const Task& task, std::ostream* out) { *out << task.name; }
 
-inline void PrintTo(const SuiteCase& which, std::ostream* out) { *out << which.name; }
+/// A job that small models learn within ten steps.
+Job suite_job(const std::string& device, int64_t global_batch);
 
-/// Every model x mesh (1 to 4 ranks) x recompute preset, with micro-batches, accumulation, fusion and attention varied
-/// along the way.
-std::vector<SuiteCase> generated_cases(const std::string& device);
-
-/// One rank, one micro-batch size, fused, nothing recomputed: what every case of the same model is compared with.
+/// One rank, one micro-batch, fused, nothing recomputed: what every case of the same model and job is compared with.
 Experiment baseline_of(const Experiment& experiment);
 
-/// A fault and the case in which it must be noticed.
-struct PlantedFault {
-  Fault fault;
-  SuiteCase where;
-};
-inline void PrintTo(const PlantedFault& planted, std::ostream* out) { *out << planted.fault.name; }
-
-std::vector<PlantedFault> planted_faults(const std::string& device);
+/// By hand: model "llama", "gpt2", ...; `options` may hold batch=N, unfused, scores, serial, repeat, modes.
+Task single_task(const std::string& device, const std::string& model, const std::string& strategy,
+                 const std::string& options);
 
 }  // namespace foresail::testing
