@@ -59,14 +59,11 @@ class StandaloneOp {
     workspace_ = arena_.data() + at;
     step_.inverse_valid_tokens = 1e-3;
     step_.learning_rate = 1e-6;
+    context_.step = &step_;
+    context_.context_size = static_cast<int32_t>(op.attributes.context_parallel);
   }
 
-  void run() {
-    kernel_->run({.inputs = inputs_,
-                  .outputs = outputs_,
-                  .workspace = workspace_,
-                  .context = {.step = &step_, .first_row = 0, .layer = 0, .tensor_rank = 0, .data_rank = 0}});
-  }
+  void run() { kernel_->run({.inputs = inputs_, .outputs = outputs_, .workspace = workspace_, .context = context_}); }
 
  private:
   std::unique_ptr<Kernel> kernel_;
@@ -74,6 +71,7 @@ class StandaloneOp {
   std::vector<void*> inputs_, outputs_;
   void* workspace_ = nullptr;
   StepInputs step_;
+  KernelContext context_;
 };
 
 Measurement combined_one(Team& team, const Measurement& own) { return team.combined(std::span(&own, 1)).front(); }

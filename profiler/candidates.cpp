@@ -22,18 +22,17 @@ Strategy strategy_of(int64_t tensor, int64_t ranks, int64_t micro_batch) {
 }
 
 /// Appends the candidate if it is legal.
-void add(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int64_t tensor, int64_t ranks,
-         int64_t micro_batch, bool named) {
-  ReplayCandidate candidate{
-      .model = model, .job = {}, .strategy = strategy_of(tensor, ranks, micro_batch), .named = named};
-  candidate.job = profiling_job(model, sequence, candidate.strategy.dp * micro_batch);
+void add(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, const Strategy& strategy,
+         bool named) {
+  ReplayCandidate candidate{.model = model, .job = {}, .strategy = strategy, .named = named};
+  candidate.job = profiling_job(model, sequence, strategy.dp * strategy.micro_batch);
   if (legal(model, candidate.job, candidate.strategy).empty()) list.push_back(std::move(candidate));
 }
 
 void add_degrees(std::vector<ReplayCandidate>& list, const ModelSpec& model, int64_t sequence, int ranks,
                  int64_t micro_batch, bool named) {
   for (int64_t tensor = 1; tensor <= ranks; ++tensor) {
-    if (ranks % tensor == 0) add(list, model, sequence, tensor, ranks, micro_batch, named);
+    if (ranks % tensor == 0) add(list, model, sequence, strategy_of(tensor, ranks, micro_batch), named);
   }
 }
 
@@ -77,8 +76,8 @@ struct Scale {
 }  // namespace
 
 std::string ReplayCandidate::text() const {
-  return fmt::format("{}, {} layer{}, tp={} dp={} micro_batch={}", model.name, model.layers,
-                     model.layers == 1 ? "" : "s", strategy.tp, strategy.dp, strategy.micro_batch);
+  return fmt::format("{}, {} layer{}, {}", model.name, model.layers, model.layers == 1 ? "" : "s",
+                     short_text(strategy));
 }
 
 int64_t usual_sequence_length(const ModelSpec& model, int64_t asked) {
@@ -109,6 +108,22 @@ std::vector<int64_t> micro_batches_for(int64_t sequence_length) {
   return result;
 }
 
+std::vector<Strategy> variant_strategies(int ranks) {
+  std::vector<Strategy> variants;
+  for (int64_t tensor = 1; tensor <= ranks; ++tensor) {
+    if (ranks % tensor != 0) continue;
+    const Strategy plain = strategy_of(tensor, ranks, 1);
+    if (tensor > 1) variants.push_back(plain), variants.back().sequence_parallel = true;
+    if (plain.dp == 1) continue;
+    for (const ContextKind kind : {ContextKind::ring, ContextKind::all_to_all}) {
+      Strategy& context = variants.emplace_back(plain);
+      context.cp = plain.dp, context.dp = 1, context.context = kind;
+    }
+    variants.push_back(plain), variants.back().zero_stage = 3;
+  }
+  return variants;
+}
+
 std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
                                                int64_t cache_bytes) {
   std::vector<ReplayCandidate> list;
@@ -121,6 +136,11 @@ std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& mod
       const int64_t sequence = usual_sequence_length(model, sequence_length);
       const auto sizes = micro_batches_for(sequence);
       if (i < sizes.size()) add_degrees(list, cut_to_depth(model, cache_bytes), sequence, ranks, sizes[i], true);
+    }
+  }
+  for (const ModelSpec& model : models) {
+    for (const Strategy& variant : variant_strategies(ranks)) {
+      add(list, cut_to_depth(model, cache_bytes), usual_sequence_length(model, sequence_length), variant, true);
     }
   }
   // The grid: half, twice and four times the width, a few and many tokens.

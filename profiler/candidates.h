@@ -20,7 +20,7 @@ struct ReplayCandidate {
   Job job;                   ///< global_batch is one micro-batch per data-parallel rank
   Strategy strategy;         ///< pp = 1: stages run the same blocks
   bool named = false;        ///< of a model the user named; otherwise of the grid
-  std::string text() const;  ///< "llama-11m, 2 layers, tp=2 dp=1 micro_batch=4"
+  std::string text() const;  ///< "llama-11m, 2 layers, dp=1 tp=2 pp=1 micro_batch=4 recompute=none"
 };
 
 /// What a model is planned for unless the user says otherwise.
@@ -33,7 +33,12 @@ Job profiling_job(const ModelSpec& model, int64_t sequence_length, int64_t globa
 /// its weights as cold as in the whole model.
 ModelSpec cut_to_depth(const ModelSpec& model, int64_t cache_bytes);
 
-/// For `ranks` ranks. Named models first, cheap micro-batches before dear ones, degrees interleaved; then the grid.
+/// Strategies of `ranks` ranks beside plain tensor and data parallelism whose Programs hold operators, shapes or collectives
+/// that no plain one has: sequence parallelism, both kinds of context parallelism, ZeRO-3.
+std::vector<Strategy> variant_strategies(int ranks);
+
+/// For `ranks` ranks. Named models first, cheap micro-batches before dear ones, degrees interleaved, then the variants at
+/// the least micro-batch; then the grid.
 /// `sequence_length` 0: the usual one of each model.
 std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
                                                int64_t cache_bytes);

@@ -14,15 +14,17 @@ namespace {
 constexpr int kMessageTag = 7;
 constexpr int64_t kFloat = 4;
 
-enum class Kind { all_reduce, all_gather, reduce_scatter, broadcast, send };
+enum class Kind { all_reduce, all_gather, reduce_scatter, all_to_all, ring_shift, broadcast, send };
 struct KindName {
   Kind kind;
   const char* name;
 };
-constexpr std::array<KindName, 5> kKinds{{{Kind::all_reduce, "all_reduce"},
+constexpr std::array<KindName, 7> kKinds{{{Kind::all_reduce, "all_reduce"},
                                           {Kind::send, "send"},
                                           {Kind::all_gather, "all_gather"},
                                           {Kind::reduce_scatter, "reduce_scatter"},
+                                          {Kind::all_to_all, "all_to_all"},
+                                          {Kind::ring_shift, "ring_shift"},
                                           {Kind::broadcast, "broadcast"}}};
 
 struct Transfer {
@@ -35,8 +37,9 @@ std::string key_of(const Transfer& what) {
   return fmt::format("{}/{}/{}", name->name, what.group_size, what.bytes);
 }
 
-/// `bytes` is the operand of an all-reduce, the gathered output, the whole input of a reduce-scatter, one message.
-void transfer(Team& team, const Transfer& what, GroupId group, std::byte* data) {
+/// `bytes` is the operand of an all-reduce, the gathered output, the whole input of a reduce-scatter or an all-to-all, one
+/// message. `other` is as large as `data`, for what cannot be done in place.
+void transfer(Team& team, const Transfer& what, GroupId group, std::byte* data, std::byte* other) {
   Communicator& communicator = team.communicator();
   const int64_t count = what.bytes / kFloat, part = count / what.group_size;
   std::byte* const mine = data + communicator.group_rank(group) * part * kFloat;
@@ -44,6 +47,8 @@ void transfer(Team& team, const Transfer& what, GroupId group, std::byte* data) 
     case Kind::all_reduce: communicator.all_reduce(data, count, DType::f32, ReduceKind::sum, group); break;
     case Kind::all_gather: communicator.all_gather(mine, data, part, DType::f32, group); break;
     case Kind::reduce_scatter: communicator.reduce_scatter(data, mine, part, DType::f32, group); break;
+    case Kind::all_to_all: communicator.all_to_all(data, other, part, DType::f32, group); break;
+    case Kind::ring_shift: communicator.ring_shift(data, other, what.bytes, group); break;
     case Kind::broadcast: communicator.broadcast(data, what.bytes, 0, group); break;
     case Kind::send: break;
   }
@@ -91,13 +96,13 @@ std::vector<Transfer> transfers(int ranks, std::vector<int64_t> sizes) {
   return wanted;
 }
 
-Measurement measure(Team& team, const Transfer& what, const RepeatLimits& limits, std::byte* data) {
+Measurement measure(Team& team, const Transfer& what, const RepeatLimits& limits, std::byte* data, std::byte* other) {
   const auto own_group = static_cast<GroupId>(1 + team.communicator().rank() / what.group_size);
   Measurement own = repeat(team, limits, [&] {
     if (what.kind == Kind::send)
       ping_pong(team, what.bytes, data);
     else
-      transfer(team, what, own_group, data);
+      transfer(team, what, own_group, data, other);
   });
   const bool alone = what.kind == Kind::send && (team.communicator().rank() ^ 1) >= team.size();
   if (what.kind == Kind::send) own.seconds /= 2;
@@ -116,7 +121,8 @@ std::map<std::string, Measurement> measure_communication(Team& team, const std::
   std::map<std::string, Measurement> result;
   if (team.size() < 2 || bytes.empty()) return result;
   const std::vector<Transfer> wanted = transfers(team.size(), bytes);
-  Arena arena(*std::max_element(bytes.begin(), bytes.end()) + kFloat * team.size());
+  const int64_t largest = *std::max_element(bytes.begin(), bytes.end()) + kFloat * team.size();
+  Arena arena(largest), other(largest);
   const double deadline = team.elapsed() + seconds;
   int64_t groups_of = 0;
   for (size_t i = 0; i < wanted.size(); ++i) {
@@ -132,7 +138,7 @@ std::map<std::string, Measurement> measure_communication(Team& team, const std::
     RepeatLimits limits;
     limits.seconds = left / static_cast<double>(wanted.size() - i);
     limits.batch_seconds = std::min(1e-3, limits.seconds / 5);
-    result[key] = measure(team, what, limits, arena.data());
+    result[key] = measure(team, what, limits, arena.data(), other.data());
   }
   return result;
 }

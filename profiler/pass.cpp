@@ -65,6 +65,7 @@ class Pass {
   void note_workspace(const Program& program);
   Program compiled(const ReplayCandidate& candidate);
   void communication();
+  std::map<std::string, OpInstance> ops_to_measure_alone();
   void update_ops();
   void replays(std::span<const ReplayCandidate> candidates, double share);
   bool try_replay(const ReplayCandidate& candidate, double seconds, bool essential);
@@ -151,35 +152,65 @@ void Pass::communication() {
   save();
 }
 
-/// Ops of the optimizer and the bookkeeping at the sizes of the whole models: replays run cut models.
-void Pass::update_ops() {
-  std::map<std::string, OpInstance> wanted;
-  for (const ModelSpec& model : request_.models) {
-    for (int64_t tensor = 1; tensor <= team_.size(); ++tensor) {
-      Strategy strategy;
-      strategy.tp = tensor;
-      const Job job = profiling_job(model, usual_sequence_length(model, request_.sequence_length), 1);
-      if (team_.size() % tensor != 0 || !legal(model, job, strategy).empty()) continue;
-      const Program program = compiled({.model = model, .job = job, .strategy = strategy, .named = true});
-      for (const Phase phase : {Phase::begin_step, Phase::grad_norm, Phase::update}) {
-        for (const Call& call : program.calls[static_cast<size_t>(phase)]) {
-          const Block& block = program.blocks[static_cast<size_t>(call.block)];
-          for (const Instruction& instruction : block.instructions) {
-            if (instruction.kind != InstructionKind::op) continue;
-            OpInstance op = op_instance(block, instruction);
-            wanted.emplace(signature(op), std::move(op));
-          }
-        }
+/// Adds the ops that a step of the Program runs in phases that `wants` picks.
+template <typename Wants>
+void add_ops(const Program& program, const Wants& wants, std::map<std::string, OpInstance>& ops) {
+  for (const ScheduleEntry& entry : program.schedule) {
+    for (const Call& call : calls_of(program, entry)) {
+      const Block& block = program.blocks[static_cast<size_t>(call.block)];
+      for (const Instruction& instruction : block.instructions) {
+        if (instruction.kind != InstructionKind::op) continue;
+        OpInstance op = op_instance(block, instruction);
+        if (wants(entry.phase, op.kind)) ops.emplace(signature(op), std::move(op));
       }
     }
   }
+}
+
+/// Ops of the optimizer and the bookkeeping at the sizes of the whole models, since replays run cut models; and those of
+/// kinds that only variants have, so that every strategy has a price even if no replay of them can be afforded.
+std::map<std::string, OpInstance> Pass::ops_to_measure_alone() {
+  std::map<std::string, OpInstance> wanted;
+  const auto bookkeeping = [](Phase phase, OpKind) {
+    return phase == Phase::begin_step || phase == Phase::grad_norm || phase == Phase::update;
+  };
+  for (const ModelSpec& model : request_.models) {
+    const int64_t sequence = usual_sequence_length(model, request_.sequence_length);
+    std::set<OpKind> plain_kinds;
+    const auto of_new_kind = [&](Phase, OpKind kind) { return plain_kinds.count(kind) == 0; };
+    for (int64_t tensor = 1; tensor <= team_.size(); ++tensor) {
+      Strategy strategy;
+      strategy.tp = tensor;
+      const Job job = profiling_job(model, sequence, 1);
+      if (team_.size() % tensor != 0 || !legal(model, job, strategy).empty()) continue;
+      const Program program = compiled({.model = model, .job = job, .strategy = strategy, .named = true});
+      add_ops(program, bookkeeping, wanted);
+      for (const Block& block : program.blocks) {
+        for (const Instruction& instruction : block.instructions) plain_kinds.insert(instruction.op);
+      }
+    }
+    for (const Strategy& variant : variant_strategies(team_.size())) {
+      const Job job = profiling_job(model, sequence, variant.dp);
+      if (!legal(model, job, variant).empty()) continue;
+      const Program program = compiled({.model = model, .job = job, .strategy = variant, .named = true});
+      note_workspace(program);
+      add_ops(program, of_new_kind, wanted);
+      if (variant.zero_stage > 0) add_ops(program, bookkeeping, wanted);
+    }
+  }
+  return wanted;
+}
+
+void Pass::update_ops() {
+  const std::map<std::string, OpInstance> wanted = ops_to_measure_alone();
   const double deadline = team_.elapsed() + kUpdateShare * team_.remaining();
   size_t index = 0;
   for (const auto& [key, op] : wanted) {
     const double left = team_.agreed(deadline - team_.elapsed());
     const size_t open = wanted.size() - index++;
     if (left <= 0) break;
-    if (everyone_knows(table().ops.count(key) != 0) || !fits(operand_bytes(op, *device_))) continue;
+    const bool known = table().ops.count(key) != 0 || table().ops_in_sequence.count(key) != 0;
+    if (everyone_knows(known) || !fits(operand_bytes(op, *device_))) continue;
     RepeatLimits limits;
     limits.seconds = left / static_cast<double>(open);
     table().ops[key] = measure_op(team_, *device_, op, 2, limits);

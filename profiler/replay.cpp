@@ -33,13 +33,23 @@ struct TimedKeys {
   }
 };
 
-/// "all_reduce/2/524288"; empty if the instruction is no collective among tensor-parallel ranks.
+/// "all_reduce/2/524288"; empty if the instruction is no collective among the ranks that work on the same micro-batch. What
+/// the data ranks do together comes once per step: too few samples, and the wait for the slowest would be counted in.
 std::string collective_key(const Program& program, const Block& block, const Instruction& instruction) {
-  if (instruction.group != GroupKind::tensor || program.mesh.tp < 2) return "";
-  const int64_t bytes = communication_bytes(block, instruction);
-  if (instruction.kind == InstructionKind::all_reduce) return fmt::format("all_reduce/{}/{}", program.mesh.tp, bytes);
-  if (instruction.kind == InstructionKind::all_gather) return fmt::format("all_gather/{}/{}", program.mesh.tp, bytes);
-  return "";
+  const bool tensor = instruction.group == GroupKind::tensor;
+  if (!tensor && instruction.group != GroupKind::context) return "";
+  const int32_t ranks = tensor ? program.mesh.tp : program.mesh.cp;
+  if (ranks < 2) return "";
+  const char* name = "";
+  switch (instruction.kind) {
+    case InstructionKind::all_reduce: name = "all_reduce"; break;
+    case InstructionKind::all_gather: name = "all_gather"; break;
+    case InstructionKind::reduce_scatter: name = "reduce_scatter"; break;
+    case InstructionKind::all_to_all: name = "all_to_all"; break;
+    case InstructionKind::ring_shift: name = "ring_shift"; break;
+    default: return "";
+  }
+  return fmt::format("{}/{}/{}", name, ranks, communication_bytes(block, instruction));
 }
 
 TimedKeys timed_keys(const Program& program) {
@@ -86,7 +96,9 @@ void collect(const Program& program, const TimedKeys& keys, const std::vector<Tr
   std::vector<double> sums(keys.names.size());
   std::vector<int64_t> counts(keys.names.size());
   for (const TraceEvent& event : trace) {
-    const Call& call = program.calls[static_cast<size_t>(event.phase)][static_cast<size_t>(event.call)];
+    const Call& call =
+        program
+            .calls[static_cast<size_t>(event.phase)][static_cast<size_t>(event.chunk)][static_cast<size_t>(event.call)];
     const int32_t key = keys.of_block[static_cast<size_t>(call.block)][static_cast<size_t>(event.instruction)];
     if (key < 0) continue;
     sums[static_cast<size_t>(key)] += event.end_seconds - event.begin_seconds;
@@ -119,7 +131,7 @@ ReplayResult replay(const Program& program, int64_t vocabulary, Device& device, 
   fill_data(program, vocabulary, executor);
   executor.step_inputs().learning_rate = 1e-5;
   executor.step_inputs().inverse_valid_tokens =
-      1.0 / static_cast<double>(program.rows_per_micro_batch * program.mesh.dp);
+      1.0 / static_cast<double>(program.global_batch * program.sequence_length);
   executor.enable_trace();
   executor.startup();
   executor.step();  // warms caches, builds what libraries build late
@@ -156,7 +168,7 @@ std::vector<std::string> op_signatures(const Program& program) {
   std::set<std::string> signatures;
   for (const ScheduleEntry& entry : program.schedule) {
     if (entry.micro_batch > 0) continue;  // later micro-batches run the same blocks
-    for (const Call& call : program.calls[static_cast<size_t>(entry.phase)]) {
+    for (const Call& call : calls_of(program, entry)) {
       const Block& block = program.blocks[static_cast<size_t>(call.block)];
       for (const Instruction& instruction : block.instructions) {
         if (instruction.kind == InstructionKind::op) signatures.insert(signature(op_instance(block, instruction)));
@@ -169,7 +181,7 @@ std::vector<std::string> op_signatures(const Program& program) {
 double step_flops(const Program& program) {
   double flops = 0;
   for (const ScheduleEntry& entry : program.schedule) {
-    for (const Call& call : program.calls[static_cast<size_t>(entry.phase)]) {
+    for (const Call& call : calls_of(program, entry)) {
       const Block& block = program.blocks[static_cast<size_t>(call.block)];
       for (const Instruction& instruction : block.instructions) {
         if (instruction.kind == InstructionKind::op) flops += flops_of(op_instance(block, instruction));

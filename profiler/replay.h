@@ -14,10 +14,11 @@ namespace foresail {
 
 /// What one candidate's steps showed; keys as in ProfileTable.
 struct ReplayResult {
-  std::map<std::string, Measurement> ops;          ///< by signature
-  std::map<std::string, Measurement> collectives;  ///< of tensor parallelism: the wait for the slowest member included
-  double step_seconds = 0;                         ///< median, for the planning of further steps only
-  int64_t outside_arena_bytes = 0;                 ///< resident set less the arena: what `framework_bytes` measures
+  std::map<std::string, Measurement> ops;  ///< by signature
+  std::map<std::string, Measurement>
+      collectives;                  ///< of tensor and context parallelism: the wait for the slowest member included
+  double step_seconds = 0;          ///< median, for the planning of further steps only
+  int64_t outside_arena_bytes = 0;  ///< resident set less the arena: what `framework_bytes` measures
 };
 
 /// The candidate's train Program on stage 0, with the workspace that `device` asks for.

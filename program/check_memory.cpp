@@ -20,23 +20,26 @@ class Values {
   struct Value {
     int64_t end = 0;
     bool flat = false;
-    int64_t born = 0;  ///< Step::call_time of its writer
+    int64_t written = 0;              ///< Step::call_time of its writer
+    const Buffer* buffer = nullptr;   ///< as which it was written
+    const Buffer* read_as = nullptr;  ///< by the execution of a block that began at `read`
+    int64_t read = -1;
   };
 
-  /// Whether [begin, end) holds a value; `born`: that of its oldest part.
-  bool holds(int64_t begin, int64_t end, int64_t* born) const {
+  /// The value in [begin, end); of several flat ones the oldest. Null if there is none.
+  Value* find(int64_t begin, int64_t end) {
     auto at = values_.upper_bound(begin);
-    if (at == values_.begin()) return false;
+    if (at == values_.begin()) return nullptr;
     --at;
-    *born = at->second.born;
-    if (at->first == begin && at->second.end == end) return true;
+    Value* oldest = &at->second;
+    if (at->first == begin && at->second.end == end) return oldest;
     for (int64_t covered = begin; at != values_.end(); ++at) {
-      if (!at->second.flat || at->first > covered || at->second.end <= covered) return false;
-      *born = std::min(*born, at->second.born);
+      if (!at->second.flat || at->first > covered || at->second.end <= covered) return nullptr;
+      if (at->second.written < oldest->written) oldest = &at->second;
       covered = at->second.end;
-      if (covered >= end) return true;
+      if (covered >= end) return oldest;
     }
-    return false;
+    return nullptr;
   }
 
   /// Whatever overlaps [begin, end) is gone as a whole.
@@ -54,6 +57,8 @@ class Values {
  private:
   std::map<int64_t, Value> values_;
 };
+
+constexpr const char* kUnwritten = "is read, but its bytes were never written or were overwritten";
 
 bool inside(const Touch& touch, const Segment& segment) {
   return touch.begin >= segment.offset && touch.end <= segment.offset + segment.bytes;
@@ -145,9 +150,9 @@ class MemoryCheck {
     const Register base = buffer(step, touch).base;
     Segment place;
     if (base == Register::saved || base == Register::x_in || (base == Register::x_out && !step.call->leaves_stage)) {
-      place = {chunk.slots_offset + entry.slot * chunk.slot_bytes, chunk.slot_bytes};
+      place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
     } else if (base == Register::carried) {
-      place = {chunk.carried_offset + entry.carried_slot * chunk.carried_bytes, chunk.carried_bytes};
+      place = {program_.arena.slots.offset + entry.carried_offset, chunk.carried_bytes};
     } else if (base == Register::data) {
       place = {program_.arena.data.offset + entry.micro_batch * program_.data_stride_bytes, program_.data_stride_bytes};
     } else {
@@ -169,14 +174,51 @@ class MemoryCheck {
     for (const Segment* given : {&arena.parameters, &arena.master, &arena.moment1, &arena.moment2, &arena.data}) {
       if (inside(touch, *given)) return;
     }
-    int64_t born = step.call_time;
-    const bool known =
-        persistent(touch) ? written_.covers(touch.begin, touch.end) : values_.holds(touch.begin, touch.end, &born);
-    if (!known) {
-      problem("is read, but its bytes were never written or were overwritten");
-    } else if (which.base == Register::scratch && born < step.call_time) {
-      problem("is a temporary, but read from an earlier execution");
+    if (persistent(touch)) {
+      if (!written_.covers(touch.begin, touch.end)) problem(kUnwritten);
+      return;
     }
+    Values::Value* value = values_.find(touch.begin, touch.end);
+    if (value == nullptr) {
+      problem(kUnwritten);
+    } else if (const char* wrong = wrong_value(step, touch, *value)) {
+      problem(wrong);
+    }
+  }
+
+  /// There is a value, but is it the one that is meant? Tensors that share a place come one after the other.
+  const char* wrong_value(const Step& step, const Touch& touch, Values::Value& value) {
+    const Buffer& which = buffer(step, touch);
+    const bool earlier = value.written < step.call_time;
+    if (earlier && which.base == Register::scratch) return "is a temporary, but read from an earlier execution";
+    if (value.flat) return nullptr;  // parts and unions of flat ranges have names of their own
+    // A sum over ranks takes the place of the shares by its own name.
+    const bool sums = step.instruction->kind == InstructionKind::all_reduce;
+    if (sums) return earlier ? "is summed before it is written" : nullptr;
+    if (!earlier) return value.buffer == &which ? nullptr : kUnwritten;
+    if (outputs_of(*step.block)[static_cast<size_t>(touch.buffer)]) return "is read before it is written";
+    // The next tensor in the same place, but nothing made it.
+    if (value.read == step.call_time && value.read_as != &which) return "is read before it is written";
+    value.read = step.call_time;
+    value.read_as = &which;
+    // Blocks of a layer call what they keep for each other by the same name.
+    const bool kept = which.base == Register::saved || which.base == Register::carried;
+    return kept && value.buffer->name != which.name ? "is read, but something else was kept in its place" : nullptr;
+  }
+
+  /// Which buffers a block writes, not counting what it only adds to.
+  const std::vector<bool>& outputs_of(const Block& block) {
+    std::vector<bool>& outputs = outputs_[&block];
+    if (!outputs.empty()) return outputs;
+    outputs.resize(block.buffers.size());
+    for (const Instruction& instruction : block.instructions) {
+      const bool op = instruction.kind == InstructionKind::op;
+      const uint32_t accumulating = op ? info(instruction.op).accumulating_outputs : 0;
+      for (size_t o = 0; o < instruction.outputs.size(); ++o) {
+        if ((accumulating >> o & 1) == 0) outputs[static_cast<size_t>(instruction.outputs[o])] = true;
+      }
+    }
+    return outputs;
   }
 
   void forget(const Touch& touch) {
@@ -203,16 +245,16 @@ class MemoryCheck {
       values_.kill(touch.begin, touch.end);
       return;
     }
-    // Added to or changed in place, it stays the value that it is part of.
-    int64_t born = 0;
+    // A part of a flat range, added to or changed in place, stays part of it.
     const bool in_place = std::any_of(touches.begin(), touches.end(), [&](const Touch& other) {
       return other.reads && other.begin == touch.begin && other.end == touch.end;
     });
-    if (in_place && values_.holds(touch.begin, touch.end, &born)) return;
+    const Values::Value* old = in_place ? values_.find(touch.begin, touch.end) : nullptr;
+    if (old != nullptr && old->flat) return;
     const InstructionKind kind = step.instruction->kind;
     const bool flat =
         which.type.shape.size() == 1 || kind == InstructionKind::all_gather || kind == InstructionKind::reduce_scatter;
-    values_.write(touch.begin, {touch.end, flat, step.call_time});
+    values_.write(touch.begin, {touch.end, flat, step.call_time, &which});
   }
 
   /// Between the update of shares inside whole parameters and their gathering the other ranks' shares are old.
@@ -270,7 +312,8 @@ class MemoryCheck {
   IntervalSet written_;  ///< persistent bytes, beside what holds values before the step
   Values values_;        ///< slots and scratch
   std::vector<Sent> sent_;
-  IntervalSet stale_;
+  IntervalSet stale_;  ///< parameters of which other ranks have newer shares
+  std::map<const Block*, std::vector<bool>> outputs_;
 };
 
 }  // namespace

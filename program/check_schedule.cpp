@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "program/check_parts.h"
+#include "program/interval_set.h"
 
 namespace foresail {
 namespace {
@@ -54,10 +56,19 @@ class ScheduleCheck {
     return fmt::format("micro-batch {} of chunk {}", entry.micro_batch, entry.chunk);
   }
 
-  void take(std::map<int32_t, int32_t>& slots, int32_t slot, const ScheduleEntry& entry, const char* what) {
-    if (!slots.try_emplace(slot, entry.micro_batch).second) {
+  /// Chunks may share slots: what counts is whether another micro-batch is in the same bytes.
+  void take(std::map<int32_t, int32_t>& slots, int32_t slot, const Segment& bytes, const ScheduleEntry& entry,
+            const char* what) {
+    const bool free = slots.try_emplace(slot, entry.micro_batch).second;
+    if (!free || taken_.overlaps(bytes.offset, bytes.offset + bytes.bytes)) {
       problems_.add(fmt::format("{} {} is taken when {} enters it", what, slot, named(entry)));
     }
+    taken_.add(bytes.offset, bytes.offset + bytes.bytes);
+  }
+
+  void leave(std::map<int32_t, int32_t>& slots, int32_t slot, const Segment& bytes) {
+    slots.erase(slot);
+    taken_.remove(bytes.offset, bytes.offset + bytes.bytes);
   }
 
   bool holds(const std::map<int32_t, int32_t>& slots, int32_t slot, const ScheduleEntry& entry, const char* what) {
@@ -73,21 +84,24 @@ class ScheduleCheck {
     }
     if (!trains_) return;
     Held& held = held_[static_cast<size_t>(entry.chunk)];
-    const bool carries = splits_ && program_.chunks[static_cast<size_t>(entry.chunk)].carried_slots > 0;
+    const Chunk& chunk = program_.chunks[static_cast<size_t>(entry.chunk)];
+    const Segment slot{chunk.slots_offset + entry.slot * chunk.slot_bytes, chunk.slot_bytes};
+    const Segment carried{chunk.carried_offset + entry.carried_slot * chunk.carried_bytes, chunk.carried_bytes};
+    const bool carries = splits_ && chunk.carried_slots > 0;
     const Phase last = splits_ ? Phase::weight_gradient : Phase::backward;
     if (entry.phase == Phase::forward) {
-      take(held.slots, entry.slot, entry, "slot");
+      take(held.slots, entry.slot, slot, entry, "slot");
       return;
     }
     if (entry.phase == Phase::weight_gradient && done_.count({Phase::backward, entry.chunk, entry.micro_batch}) == 0) {
       problems_.add(fmt::format("{} runs weight_gradient before backward", named(entry)));
     }
     const bool held_here = holds(held.slots, entry.slot, entry, "slot");
-    if (entry.phase == last && held_here) held.slots.erase(entry.slot);
+    if (entry.phase == last && held_here) leave(held.slots, entry.slot, slot);
     if (!carries) return;
-    if (entry.phase == Phase::backward) take(held.carried, entry.carried_slot, entry, "carried slot");
+    if (entry.phase == Phase::backward) take(held.carried, entry.carried_slot, carried, entry, "carried slot");
     if (entry.phase == last && holds(held.carried, entry.carried_slot, entry, "carried slot")) {
-      held.carried.erase(entry.carried_slot);
+      leave(held.carried, entry.carried_slot, carried);
     }
   }
 
@@ -183,6 +197,7 @@ class ScheduleCheck {
   Problems& problems_;
   const bool trains_, splits_;
   std::vector<Held> held_;  ///< by chunk
+  IntervalSet taken_;       ///< bytes of the slots in use
   std::set<std::tuple<Phase, int32_t, int32_t>> done_;
 };
 

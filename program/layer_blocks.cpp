@@ -152,7 +152,7 @@ int32_t compile_embedding_backward(const StageShape& shape, const ArenaMap& aren
   const Differentiated embedding = differentiated(shape, shape.embedding.graph);
   const Graph& graph = embedding.graph;
   BlockRequest backward = request("embedding.backward", graph, shape.embedding, shape, arena);
-  for (const int node : replay_plan(embedding, embedding.saved).replayed) {
+  for (const int node : replay_plan(embedding, dropped_tensors(embedding, Recompute::full, {})).replayed) {
     backward.nodes.push_back({node, TimeKind::recompute});
   }
   for (const PlannedNode& node :

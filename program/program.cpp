@@ -72,12 +72,11 @@ RegisterFile registers_for(const Program& program, const Call& call, const Sched
   RegisterFile registers = call.base;
   const auto move = [&](Register base, int64_t bytes) { registers[static_cast<size_t>(base)] += bytes; };
   if (entry.micro_batch < 0) return registers;
-  const Chunk& chunk = program.chunks[static_cast<size_t>(entry.chunk)];
-  const int64_t slot = chunk.slots_offset + entry.slot * chunk.slot_bytes;
+  const int64_t slot = program.arena.slots.offset + entry.slot_offset;
   move(Register::saved, slot);
   move(Register::x_in, slot);
   if (!call.leaves_stage) move(Register::x_out, slot);
-  move(Register::carried, chunk.carried_offset + entry.carried_slot * chunk.carried_bytes);
+  move(Register::carried, program.arena.slots.offset + entry.carried_offset);
   move(Register::data, program.arena.data.offset + entry.micro_batch * program.data_stride_bytes);
   return registers;
 }

@@ -136,16 +136,15 @@ struct ScheduleEntry {
   int32_t slot = 0;          ///< of the chunk: from forward to the end of backward or weight_gradient
   int32_t carried_slot = 0;  ///< of the chunk: from backward to weight_gradient
   bool last = false;         ///< the last execution of (phase, chunk) in the step
+  int64_t slot_offset = 0, carried_offset = 0;  ///< where they lie, in bytes from ArenaMap::slots
 };
 
 /// The layers of one virtual stage on this rank and the slots of their micro-batches in flight.
 struct Chunk {
   int32_t virtual_stage = 0;
   int32_t first_layer = 0, layers = 0;
-  int64_t slots_offset = 0;  ///< of slot 0 in the arena
   int64_t slot_bytes = 0;
   int32_t slots = 0;           ///< micro-batches in flight
-  int64_t carried_offset = 0;  ///< of carried slot 0 in the arena
   int64_t carried_bytes = 0;
   int32_t carried_slots = 0;  ///< micro-batches between backward and weight gradient
 };
@@ -178,7 +177,7 @@ struct ArenaMap {
   Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
   Segment constants;
   Segment data;   ///< per micro-batch: tokens i32[T], then targets i32[T]
-  Segment slots;  ///< kept activations of all chunks, then what they carry from backward to weight gradient
+  Segment slots;  ///< kept activations of all chunks, and what they carry from backward to weight gradient
   Segment scratch;
   int64_t persistent_bytes = 0;  ///< end of what survives a step; equal in all Programs of a set
   int64_t bytes = 0;

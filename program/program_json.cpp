@@ -331,6 +331,8 @@ Json schedule_json(const Program& program) {
                         {"micro_batch", entry.micro_batch},
                         {"slot", entry.slot}});
     if (entry.carried_slot != 0) schedule.back()["carried_slot"] = entry.carried_slot;
+    if (entry.slot_offset != 0) schedule.back()["slot_offset"] = entry.slot_offset;
+    if (entry.carried_offset != 0) schedule.back()["carried_offset"] = entry.carried_offset;
     if (entry.last) schedule.back()["last"] = true;
   }
   return schedule;
@@ -348,15 +350,17 @@ void read_schedule(const JsonObject& object, Program& program) {
     result.slot = static_cast<int32_t>(entry.require_int("slot", 0, std::max(0, chunk.slots - 1)));
     result.carried_slot = static_cast<int32_t>(entry.get_int("carried_slot", 0, 0, std::max(0, chunk.carried_slots - 1)));
     result.last = entry.get_bool("last", false);
+    result.slot_offset = entry.get_int("slot_offset", 0, 0, kMost);
+    result.carried_offset = entry.get_int("carried_offset", 0, 0, kMost);
     program.schedule.push_back(result);
   }
 }
 
 Json json_of(const Chunk& chunk) {
   return {{"virtual_stage", chunk.virtual_stage},   {"first_layer", chunk.first_layer},
-          {"layers", chunk.layers},                 {"slots_offset", chunk.slots_offset},
+          {"layers", chunk.layers},
           {"slot_bytes", chunk.slot_bytes},         {"slots", chunk.slots},
-          {"carried_offset", chunk.carried_offset}, {"carried_bytes", chunk.carried_bytes},
+          {"carried_bytes", chunk.carried_bytes},
           {"carried_slots", chunk.carried_slots}};
 }
 
@@ -368,10 +372,8 @@ Chunk chunk_from(const JsonObject& object) {
   chunk.virtual_stage = small("virtual_stage", 1 << 20);
   chunk.first_layer = small("first_layer", 1 << 20);
   chunk.layers = small("layers", 1 << 20);
-  chunk.slots_offset = object.require_int("slots_offset", 0, kMost);
   chunk.slot_bytes = object.require_int("slot_bytes", 0, kMost);
   chunk.slots = small("slots", kMostSlots);
-  chunk.carried_offset = object.require_int("carried_offset", 0, kMost);
   chunk.carried_bytes = object.require_int("carried_bytes", 0, kMost);
   chunk.carried_slots = small("carried_slots", kMostSlots);
   return chunk;

@@ -16,18 +16,7 @@ bool never_kept(const Node& node) {
 }
 
 /// Same bytes in another order, without communication.
-bool rearranges(const Node& node) {
-  if (node.collective != NodeCollective::none) return false;
-  switch (node.kind) {
-    case OpKind::split_qkv:
-    case OpKind::join_qkv:
-    case OpKind::heads_split:
-    case OpKind::heads_merge:
-    case OpKind::rows_merge:
-    case OpKind::rows_split: return true;
-    default: return false;
-  }
-}
+bool rearranges(const Node& node) { return node.collective == NodeCollective::none && moves_data_only(node); }
 
 const Node& node_at(const Differentiated& layer, int n) { return layer.graph.nodes[static_cast<size_t>(n)]; }
 

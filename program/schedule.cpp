@@ -40,22 +40,42 @@ class SlotPool {
   int32_t needed_ = 0;
 };
 
-/// The slots of one chunk's micro-batches while they are in flight.
-struct ChunkSlots {
-  SlotPool slots, carried;
-  std::vector<int32_t> slot_of, carried_of;  ///< by micro-batch
+/// Slots and who is in them. Chunks share pools or have their own.
+struct Slots {
+  std::vector<SlotPool> pools;             ///< by chunk, or one
+  std::vector<std::vector<int32_t>> held;  ///< [chunk][micro-batch]
+
+  Slots(int32_t chunks, int32_t micro_batches, SlotPools sharing)
+      : pools(sharing == SlotPools::shared ? 1 : static_cast<size_t>(chunks)),
+        held(static_cast<size_t>(chunks), std::vector<int32_t>(static_cast<size_t>(micro_batches))) {}
+
+  SlotPool& pool(int32_t chunk) { return pools[pools.size() == 1 ? 0 : static_cast<size_t>(chunk)]; }
+  int32_t& of(const ScheduleEntry& entry) {
+    return held[static_cast<size_t>(entry.chunk)][static_cast<size_t>(entry.micro_batch)];
+  }
+  void take(const ScheduleEntry& entry) { of(entry) = pool(entry.chunk).take(); }
+  void give_back(const ScheduleEntry& entry) { pool(entry.chunk).give_back(of(entry)); }
+  std::vector<int32_t> needed() {
+    std::vector<int32_t> counts;
+    for (size_t chunk = 0; chunk < held.size(); ++chunk) counts.push_back(pool(static_cast<int32_t>(chunk)).needed());
+    return counts;
+  }
 };
 
-void place(ScheduleEntry& entry, ChunkSlots& chunk, bool split) {
-  const auto micro_batch = static_cast<size_t>(entry.micro_batch);
-  if (entry.phase == Phase::forward) chunk.slot_of[micro_batch] = chunk.slots.take();
-  if (entry.phase == Phase::backward && split) chunk.carried_of[micro_batch] = chunk.carried.take();
-  entry.slot = chunk.slot_of[micro_batch];
-  entry.carried_slot = chunk.carried_of[micro_batch];
-  if (entry.phase == (split ? Phase::weight_gradient : Phase::backward)) {
-    chunk.slots.give_back(entry.slot);
-    if (split) chunk.carried.give_back(entry.carried_slot);
+void assign_slots(StageSchedule& schedule, const PipelineStage& at, bool split, SlotPools sharing) {
+  Slots slots(at.chunks, at.micro_batches, sharing), carried(at.chunks, at.micro_batches, sharing);
+  const Phase last = split ? Phase::weight_gradient : Phase::backward;
+  for (ScheduleEntry& entry : schedule.entries) {
+    if (entry.phase == Phase::forward) slots.take(entry);
+    if (entry.phase == Phase::backward && split) carried.take(entry);
+    entry.slot = slots.of(entry);
+    entry.carried_slot = carried.of(entry);
+    if (entry.phase != last) continue;
+    slots.give_back(entry);
+    if (split) carried.give_back(entry);
   }
+  schedule.slots = slots.needed();
+  schedule.carried_slots = carried.needed();
 }
 
 void mark_last(StageOrder& entries) {
@@ -83,6 +103,8 @@ int64_t virtual_stage_count(const Strategy& strategy) { return strategy.pp * str
 
 bool splits_backward(ScheduleKind schedule) { return rule_of(schedule).splits_backward; }
 
+bool loss_follows_forward(ScheduleKind schedule) { return rule_of(schedule).loss_follows_forward; }
+
 bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why) {
   const ScheduleRule& rule = rule_of(strategy.schedule);
   const auto refuse = [&](std::string reason) {
@@ -103,23 +125,12 @@ bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string*
   return true;
 }
 
-StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches) {
+StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches, SlotPools pools) {
   const PipelineStage at = pipeline_stage(strategy, stage, micro_batches);
   const ScheduleRule& rule = rule_of(strategy.schedule);
   StageSchedule schedule{rule.training(at), {}, {}};
-  std::vector<ChunkSlots> chunks(static_cast<size_t>(at.chunks));
-  for (ChunkSlots& chunk : chunks) {
-    chunk.slot_of.resize(static_cast<size_t>(micro_batches));
-    chunk.carried_of.resize(static_cast<size_t>(micro_batches));
-  }
-  for (ScheduleEntry& entry : schedule.entries) {
-    place(entry, chunks[static_cast<size_t>(entry.chunk)], rule.splits_backward);
-  }
+  assign_slots(schedule, at, rule.splits_backward, pools);
   mark_last(schedule.entries);
-  for (const ChunkSlots& chunk : chunks) {
-    schedule.slots.push_back(chunk.slots.needed());
-    schedule.carried_slots.push_back(chunk.carried.needed());
-  }
   return schedule;
 }
 

@@ -24,22 +24,33 @@ int64_t virtual_stage_of(const Strategy& strategy, const VirtualPlace& place);
 int64_t virtual_stage_count(const Strategy& strategy);
 /// Whether backward is split into input and weight gradients.
 bool splits_backward(ScheduleKind schedule);
+/// Whether the last virtual stage runs a micro-batch's backward right after its forward, so that its last hidden states need
+/// no place in the slot.
+bool loss_follows_forward(ScheduleKind schedule);
 
 /// Whether the strategy's schedule runs that many chunks per stage and micro-batches; if not, `why` (may be null) says
 /// what it accepts.
 bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why = nullptr);
 
+/// Which micro-batches take turns in a slot.
+enum class SlotPools : uint8_t {
+  by_chunk,  ///< those of one chunk
+  /// Those of all chunks, which then need slots of one size at one place. Chunks are fullest at different times: with
+  /// three and more of them by_chunk needs up to half as many slots again.
+  shared,
+};
+
 /// forward, backward and weight_gradient entries with their slots. Slots are reused as early as they are free.
 struct StageSchedule {
   std::vector<ScheduleEntry> entries;
-  std::vector<int32_t> slots, carried_slots;  ///< by chunk: how many are needed
+  std::vector<int32_t> slots, carried_slots;  ///< by chunk: how many are needed (`shared`: the same pool for each)
 };
 
 /// The training step. Where a virtual stage hands over to the next one on the same rank (the turn of ZB-V, pp = 1), the two
-/// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch. The last virtual stage
-/// runs a micro-batch's backward right after its forward in every schedule but GPipe. Takes time in proportion to the
+/// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch. Takes time in proportion to the
 /// entries. Throws (ensure) unless `schedule_fits`.
-StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);
+StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches,
+                                SlotPools pools = SlotPools::by_chunk);
 
 /// Forward only (evaluation): one slot per chunk.
 StageSchedule forward_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);

@@ -8,6 +8,7 @@
 #include "program/chunk_lists.h"
 #include "program/recompute.h"
 #include "program/schedule.h"
+#include "program/slots.h"
 #include "program/step_blocks.h"
 
 namespace foresail {
@@ -39,7 +40,7 @@ class StageCompiler {
   void reductions();
   void finish(bool training);
   void forward_only_lists(bool with_loss);
-  void lay_out(int stage, const StageSchedule& schedule);
+  void lay_out(int stage, StageSchedule& schedule);
   void add_schedule(const StageSchedule& schedule, const std::vector<Phase>& after);
 
   const StageShape& shape_;
@@ -171,21 +172,15 @@ void StageCompiler::finish(bool training) {
 }
 
 /// Slots and scratch follow the persistent region; then all addresses are final.
-void StageCompiler::lay_out(int stage, const StageSchedule& schedule) {
+void StageCompiler::lay_out(int stage, StageSchedule& schedule) {
   program_.stage = stage;
   ArenaMap& arena = program_.arena;
-  arena.slots.offset = arena.bytes;
-  int64_t end = arena.bytes;
   for (size_t c = 0; c < program_.chunks.size(); ++c) {
-    Chunk& chunk = program_.chunks[c];
-    chunk.slots = schedule.slots.at(c);
-    chunk.slots_offset = end;
-    end += chunk.slots * chunk.slot_bytes;
-    chunk.carried_slots = chunk.carried_bytes > 0 ? schedule.carried_slots.at(c) : 0;
-    chunk.carried_offset = end;
-    end += chunk.carried_slots * chunk.carried_bytes;
+    program_.chunks[c].slots = schedule.slots.at(c);
+    program_.chunks[c].carried_slots = program_.chunks[c].carried_bytes > 0 ? schedule.carried_slots.at(c) : 0;
   }
-  arena.slots.bytes = end - arena.slots.offset;
+  arena.slots = {arena.bytes, place_slots(program_.chunks, schedule.entries)};
+  const int64_t end = arena.slots.offset + arena.slots.bytes;
   arena.scratch.offset = end;
   for (auto& [phase, sequence] : sequences_) {
     // Beside micro-batches scratch begins after the slots; when none is in flight, the slots serve as scratch too.
@@ -234,7 +229,7 @@ Program StageCompiler::train(int stage) {
   }
   reductions();
   finish(true);
-  const StageSchedule schedule = training_schedule(shape_.strategy, stage, shape_.micro_batches);
+  StageSchedule schedule = training_schedule(shape_.strategy, stage, shape_.micro_batches);
   lay_out(stage, schedule);
   add_schedule(schedule, {Phase::reduce_gradients, Phase::grad_norm, Phase::update});
   return std::move(program_);
@@ -255,7 +250,7 @@ void StageCompiler::forward_only_lists(bool with_loss) {
 Program StageCompiler::evaluate(int stage) {
   forward_only_lists(true);
   finish(false);
-  const StageSchedule schedule = forward_schedule(shape_.strategy, stage, shape_.micro_batches);
+  StageSchedule schedule = forward_schedule(shape_.strategy, stage, shape_.micro_batches);
   lay_out(stage, schedule);
   add_schedule(schedule, {Phase::grad_norm});
   return std::move(program_);
@@ -264,7 +259,7 @@ Program StageCompiler::evaluate(int stage) {
 Program StageCompiler::logits() {
   forward_only_lists(false);
   if (auto block = startup_block(shape_, program_.arena)) step_call(Phase::startup, store_.add(std::move(*block)));
-  const StageSchedule schedule = forward_schedule(shape_.strategy, 0, 1);
+  StageSchedule schedule = forward_schedule(shape_.strategy, 0, 1);
   lay_out(0, schedule);
   program_.reads_targets = false;
   program_.schedule = schedule.entries;

@@ -31,13 +31,13 @@ struct FlatRange {
 struct Unit {
   std::vector<int64_t> offsets;  ///< by weight of the graph: elements within the unit; -1: held by another unit
   std::vector<FlatRange> ranges;
-  int64_t products_begin = 0;    ///< weights of products follow the others
-  int64_t elements = 0;          ///< padded
+  int64_t products_begin = 0;  ///< weights of products follow the others
+  int64_t elements = 0;        ///< padded
 };
 
 struct Placement {
   Cut cut;
-  int64_t shard_ranks = 1;         ///< that share one copy of what ZeRO shards
+  int64_t shard_ranks = 1;       ///< that share one copy of what ZeRO shards
   std::set<int> held_elsewhere;  ///< weights that another unit of this stage holds (a tied head beside its embedding)
   std::set<int> second_holder;   ///< weights that an earlier stage holds too: not counted in the norm
   std::set<int> shared;          ///< weights that embedding and head share: a range of their own

@@ -96,21 +96,29 @@ std::string read_model(const CsvRow& row, MeasuredRun& run) {
 }
 
 /// What the row ran that our Programs cannot run yet, joined; empty: nothing.
-std::string unbuilt_features(const CsvRow& row, const MeasuredRun& run, const std::string& recompute) {
+std::string unbuilt_features(const CsvRow& row, const std::string& recompute) {
   std::vector<std::string> features;
   const auto more_than = [&](const char* column, int64_t built) {
     return row.integer(column, 0, kMostDegree).value_or(built) > built;
   };
-  const std::string sp = row.text("sp");
-  if (sp.empty() ? run.stack.sequence_parallel_default : sp != "0") features.emplace_back("sequence parallelism");
-  if (recompute != "none" && recompute != "full") features.push_back(recompute + " recompute");
-  if (more_than("vpp", 1)) features.emplace_back("interleaving (vpp > 1)");
-  if (more_than("zero_stage", 0)) features.emplace_back("ZeRO");
-  if (more_than("cp", 1)) features.emplace_back("context parallelism");
+  if (recompute != "none" && recompute != "full" && recompute != "selective") {
+    features.push_back(recompute + " recompute");
+  }
   if (more_than("ep", 1) || more_than("n_experts", 1)) features.emplace_back("mixture of experts");
   if (!row.text("offload").empty() && row.text("offload") != "0") features.emplace_back("offload");
   if (contains(row.text("precision"), "fp8") || contains(row.text("precision"), "fp4")) features.emplace_back("fp8");
   return fmt::format("{}", fmt::join(features, " + "));
+}
+
+/// Megatron's `selective` is not the preset of that name: it drops the attention core alone (Korthikanti et al. 2022,
+/// section 5), which is a rule of tensors here. With flash attention nothing of it is ever kept.
+void set_recompute(const std::string& recompute, MeasuredRun& run) {
+  Strategy& strategy = run.stated.strategy;
+  strategy.recompute = recompute == "full" ? Recompute::full : Recompute::none;
+  if (recompute != "selective" || run.stack.attention != "unfused") return;
+  std::vector<std::string> core = {"scores", "probabilities"};
+  if (run.model.attention_dropout > 0) core.emplace_back("probabilities.dropped");
+  strategy.recompute_layers = {{0, run.model.layers - 1, Recompute::none, std::move(core)}};
 }
 
 /// Step time as stated, else from tokens per second, else from TFLOP/s by the convention that the row names; 0: no
@@ -131,6 +139,23 @@ double measured_seconds(const CsvRow& row, const MeasuredRun& run) {
 }
 
 void state(MeasuredRun& run, const std::string& key) { run.stated.named.push_back(key); }
+
+/// Sequence parallelism, interleaving and ZeRO: as the row says, else as the stack does by default.
+void read_switches(const CsvRow& row, MeasuredRun& run) {
+  Strategy& s = run.stated.strategy;
+  for (const char* field : {"vpp", "sp", "zero_stage"}) {
+    if (row.text(field).empty()) run.assumed[field] = "stack";
+  }
+  const std::string sp = row.text("sp");
+  s.sequence_parallel = sp.empty() ? run.stack.sequence_parallel_default : sp != "0";
+  // Alone on its tensor group a rank has nothing to cut; without a stated degree the planner decides.
+  if (row.integer("tp", 1, kMostDegree).value_or(1) == 1) s.sequence_parallel = false;
+  s.virtual_stages = row.integer("vpp", 1, kMostDegree).value_or(1);
+  s.schedule = s.virtual_stages > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  s.zero_stage = row.integer("zero_stage", 0, 3).value_or(0);
+  s.cp = row.integer("cp", 1, kMostDegree).value_or(1);
+  for (const char* key : {"sequence_parallel", "virtual_stages", "schedule", "zero_stage", "cp"}) state(run, key);
+}
 
 /// Degrees and micro-batch: stated, derived (dp) or left open. False if they do not multiply to the devices.
 bool read_strategy(const CsvRow& row, MeasuredRun& run) {
@@ -154,8 +179,8 @@ bool read_strategy(const CsvRow& row, MeasuredRun& run) {
     run.assumed["micro_batch"] = "planner";
   }
   if (!run.stated.names("tp") || !run.stated.names("pp")) return true;
-  if (run.devices % (s.tp * s.pp) != 0) return false;
-  s.dp = run.devices / (s.tp * s.pp);
+  if (run.devices % (s.tp * s.pp * s.cp) != 0) return false;
+  s.dp = run.devices / (s.tp * s.pp * s.cp);
   state(run, "dp");
   const auto stated_dp = row.integer("dp", 1, kMostDegree);
   return !stated_dp || *stated_dp == s.dp;
@@ -178,13 +203,11 @@ std::string read_details(const CsvRow& row, MeasuredRun& run) {
   run.job.model = run.model.name;
   std::string recompute = row.text("recompute");
   if (recompute.empty()) recompute = run.stack.recompute_default, run.assumed["recompute"] = "stack";
-  const std::string features = unbuilt_features(row, run, recompute);
+  const std::string features = unbuilt_features(row, recompute);
   if (!features.empty()) return "needs " + features;
-  for (const char* field : {"vpp", "sp", "zero_stage"}) {
-    if (row.text(field).empty()) run.assumed[field] = "stack";
-  }
-  run.stated.strategy.recompute = recompute == "full" ? Recompute::full : Recompute::none;
+  set_recompute(recompute, run);
   state(run, "recompute");
+  read_switches(row, run);
   run.job.global_batch = row.integer("global_batch", 1, kMostSize).value_or(0);
   if (run.job.global_batch == 0) return "no global batch";
   run.job.precision = precision_for(row, run);

@@ -26,7 +26,8 @@ constexpr int64_t kMostKept = 1000;
 
 constexpr size_t kMostValuesShown = 16;
 constexpr size_t kMostCountsShown = 12;
-const std::set<std::string> kSearchedKeys = {"dp", "tp", "pp", "micro_batch", "recompute"};
+const std::set<std::string> kSearchedKeys = {"dp",          "tp",       "pp",         "cp",        "virtual_stages",
+                                             "micro_batch", "schedule", "zero_stage", "recompute", "sequence_parallel"};
 
 /// "8 devices", "2, 4, 8 devices", "2 to 64 devices (all 63 counts)".
 std::string counts_phrase(const std::vector<int64_t>& counts) {
@@ -105,23 +106,26 @@ Plan plan_of(const SearchRequest& request, const std::string& machine_digest, co
   return plan;
 }
 
-/// "tp" of "dp=1,tp=2,...".
+/// "2" for key "tp" of "dp=1,tp=2,..."; empty for a key that is left out because it has its default.
 std::string value_of(const Strategy& strategy, const std::string& key) {
   const std::string text = "," + to_text(strategy) + ",";
-  const size_t begin = text.find("," + key + "=") + key.size() + 2;
+  const size_t found = text.find("," + key + "=");
+  if (found == std::string::npos) return "";
+  const size_t begin = found + key.size() + 2;
   return text.substr(begin, text.find(',', begin) - begin);
 }
 
-/// Values of `key` in the legal strategies when it is not fixed and the other keys are, in the order of the search.
+/// Values of `key` in the legal strategies when it is not fixed and the other keys are, in the order of the search; an
+/// empty one stands for leaving the key out.
 std::vector<std::string> possible_values(SearchRequest request, const std::string& key) {
   std::erase(request.fixed.named, key);
   if (kSearchedKeys.count(key) == 0) {  // not varied: only its default is tried
-    Strategy usual = parse_strategy(key + "=" + value_of(Strategy{}, key)).strategy;
-    std::string text = key + "=" + value_of(usual, key);
+    std::string text;
     for (const std::string& other : request.fixed.named) {
-      text += "," + other + "=" + value_of(request.fixed.strategy, other);
+      const std::string value = value_of(request.fixed.strategy, other);
+      if (!value.empty()) text += (text.empty() ? "" : ",") + other + "=" + value;
     }
-    request.fixed = parse_strategy(text);
+    request.fixed = text.empty() ? StrategyText{} : parse_strategy(text);
   }
   std::set<std::pair<size_t, std::string>> values;  // numbers by size
   for (const int64_t devices : request.device_counts) {
@@ -153,8 +157,9 @@ void require_possible_fix(const SearchRequest& request) {
     if (values.empty()) continue;
     const bool more = values.size() > kMostValuesShown;
     if (more) values.resize(kMostValuesShown);
-    throw_bad_input(fmt::format("--fix {}={}", key, value_of(request.fixed.strategy, key)), cause,
-                    fmt::format("{} can be {}{}", key, fmt::join(values, ", "), more ? ", ..." : ""));
+    const std::string fixed = fmt::format("--fix {}={}", key, value_of(request.fixed.strategy, key));
+    if (values == std::vector<std::string>{""}) throw_bad_input(fixed, cause, "leave " + key + " out");
+    throw_bad_input(fixed, cause, fmt::format("{} can be {}{}", key, fmt::join(values, ", "), more ? ", ..." : ""));
   }
 }
 

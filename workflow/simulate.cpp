@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -46,8 +47,6 @@ void check_fit(SimulateResult& result) {
   result.fits = memory <= 0 || result.candidate.predicted.peak_bytes <= memory;
 }
 
-bool same_mesh(const Mesh& a, const Mesh& b) { return a.pp == b.pp && a.dp == b.dp && a.tp == b.tp; }
-
 std::vector<Program> read_programs(const std::vector<std::filesystem::path>& paths) {
   std::vector<Program> stages;
   for (const std::filesystem::path& path : paths) {
@@ -58,7 +57,7 @@ std::vector<Program> read_programs(const std::vector<std::filesystem::path>& pat
       throw_bad_input(path.string(), "the program does not pass the static check: " + problems.front(),
                       "dump it again with foresail plan --dump-program");
     }
-    if (program.stage != static_cast<int32_t>(stages.size()) - 1 || !same_mesh(program.mesh, stages[0].mesh)) {
+    if (program.stage != static_cast<int32_t>(stages.size()) - 1 || program.mesh != stages[0].mesh) {
       throw_bad_input(
           path.string(),
           fmt::format("it is stage {} of its mesh, not stage {} of the first file's", program.stage, stages.size() - 1),
@@ -78,14 +77,50 @@ std::vector<Program> read_programs(const std::vector<std::filesystem::path>& pat
   return stages;
 }
 
-Strategy strategy_of(const Program& program) {
-  Strategy strategy;
-  strategy.dp = program.mesh.dp, strategy.tp = program.mesh.tp, strategy.pp = program.mesh.pp;
-  strategy.micro_batch = program.sequence_length > 0 ? program.rows_per_micro_batch / program.sequence_length : 1;
-  for (const Block& block : program.blocks) {
-    for (const Instruction& instruction : block.instructions) {
-      if (instruction.time == TimeKind::recompute) strategy.recompute = Recompute::full;
+bool any_instruction(const Program& program, const std::function<bool(const Instruction&)>& is) {
+  return std::any_of(program.blocks.begin(), program.blocks.end(), [&](const Block& block) {
+    return std::any_of(block.instructions.begin(), block.instructions.end(), is);
+  });
+}
+
+/// By what the Program does: a split backward is a zero-bubble schedule, whose second chunk runs back up in ZB-V; all
+/// micro-batches in flight at once are GPipe's.
+ScheduleKind schedule_of(const Program& program) {
+  const bool splits = !program.calls[static_cast<size_t>(Phase::weight_gradient)].empty();
+  if (splits) return program.chunks.size() > 1 ? ScheduleKind::zb_v : ScheduleKind::zb_h1;
+  if (program.chunks.size() > 1) return ScheduleKind::interleaved;
+  const auto forward_all = [&] {
+    int64_t forwards = 0;
+    for (const ScheduleEntry& entry : program.schedule) {
+      if (entry.phase == Phase::backward) return forwards == program.micro_batches;
+      if (entry.phase == Phase::forward) ++forwards;
     }
+    return false;
+  };
+  const bool gpipe = program.mesh.pp > 1 && program.micro_batches > program.mesh.pp && forward_all();
+  return gpipe ? ScheduleKind::gpipe : ScheduleKind::one_f_one_b;
+}
+
+/// What a dump of stage 0 says about the strategy that it was compiled from. Which tensors are recomputed shows only as
+/// some (selective) or all products (full) of a layer.
+Strategy strategy_of(const Program& program) {
+  const Mesh& mesh = program.mesh;
+  Strategy strategy;
+  strategy.dp = mesh.dp, strategy.tp = mesh.tp, strategy.pp = mesh.pp, strategy.cp = mesh.cp;
+  strategy.virtual_stages = std::max<int64_t>(1, static_cast<int64_t>(program.chunks.size()));
+  strategy.micro_batch = program.sequence_length > 0 ? sequences_per_micro_batch(program) : 1;
+  strategy.schedule = schedule_of(program);
+  strategy.zero_stage = program.zero_stage;
+  if (program.zero_stage > 0 && mesh.shard < mesh.data_ranks()) strategy.zero_group = mesh.shard;
+  strategy.ragged_batch = program.global_batch % (mesh.dp * strategy.micro_batch) != 0;
+  strategy.sequence_parallel = any_instruction(program, [](const Instruction& i) { return i.attributes.rows_cut; });
+  const bool exchanges =
+      any_instruction(program, [](const Instruction& i) { return i.kind == InstructionKind::all_to_all; });
+  if (exchanges) strategy.context = ContextKind::all_to_all;
+  const auto replays = [](const Instruction& i) { return i.time == TimeKind::recompute; };
+  const auto replays_products = [&](const Instruction& i) { return replays(i) && i.op == OpKind::linear; };
+  if (any_instruction(program, replays)) {
+    strategy.recompute = any_instruction(program, replays_products) ? Recompute::full : Recompute::selective;
   }
   return strategy;
 }
@@ -114,7 +149,7 @@ SimulateResult simulate_dump(const SimulateOptions& options) {
   fill_rates(stages, devices, peak_flops_per_second(request.machine, first.precision, devices), predicted);
   result.candidate.stage_seconds = played.stage_seconds;
   request.job.sequence_length = first.sequence_length;
-  request.job.global_batch = first.micro_batches * result.candidate.strategy.micro_batch * first.mesh.dp;
+  request.job.global_batch = first.global_batch;
   check_fit(result);
   if (!options.trace.empty()) write_file_atomically(options.trace, chrome_trace(stages, played));
   return result;

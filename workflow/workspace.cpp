@@ -43,7 +43,11 @@ void list_workspace(SearchRequest& request) {
     const auto device = make_cpu_device(target.threads);
     std::set<std::string> seen;
     for (Strategy strategy : space_of(request, devices).strategies) {
-      strategy.recompute = Recompute::none;  // full replays the same ops
+      strategy.recompute = Recompute::none;  // what is replayed are the same ops
+      strategy.recompute_layers.clear();
+      strategy.schedule = ScheduleKind::one_f_one_b, strategy.virtual_stages = 1;  // as are those of every schedule
+      strategy.stage_layers.clear();
+      if (!legal(request.model, request.job, strategy).empty()) continue;
       if (seen.insert(to_text(strategy)).second) add_used(request, strategy, target, *device, used);
     }
   }

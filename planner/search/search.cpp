@@ -18,6 +18,7 @@ namespace foresail {
 namespace {
 
 constexpr const char* kOutOfMemory = "out of memory";
+constexpr const char* kNotPriced = "without a price on this machine";
 constexpr const char* kOverDeadline = "over the deadline";
 constexpr const char* kOverBudget = "over the budget";
 constexpr size_t kNearestTried = 12;  // strategies of least memory bound that are compiled to find the nearest plan
@@ -67,13 +68,20 @@ class ProductBound {
     const Strategy plain = plain_variant(strategy);
     if (!plain.stage_layers.empty()) return 0;
     const auto [at, is_new] = known_.try_emplace(to_text(plain), 0.0);
-    if (is_new && legal(request_.model, request_.job, plain).empty()) {
-      at->second = product_seconds(evaluator_.compile_stage(plain, 0), evaluator_.costs());
-    }
+    if (is_new && legal(request_.model, request_.job, plain).empty()) at->second = of_plain(plain);
     return at->second;
   }
 
  private:
+  double of_plain(const Strategy& plain) const {
+    try {
+      return product_seconds(evaluator_.compile_stage(plain, 0), evaluator_.costs());
+    } catch (const Error& error) {
+      if (error.exit() != Exit::bad_input) throw;
+      return 0;  // a product without a price bounds nothing
+    }
+  }
+
   const SearchRequest& request_;
   const Evaluator& evaluator_;
   std::map<std::string, double> known_;
@@ -102,6 +110,7 @@ class Search {
   std::map<int64_t, Ranked> best_of_count_;
   std::vector<std::pair<int64_t, Strategy>> too_large_;  // memory bound or peak, strategy
   std::optional<Ranked> nearest_over_limit_;
+  std::optional<Error> not_priced_;  // the first
 };
 
 int64_t Search::ceiling(int64_t devices) const {
@@ -142,7 +151,14 @@ void Search::visit_count(int64_t devices) {
   std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [least, strategy] : fitting) {
     if (request_.prune && bounded_by(*strategy, worth.of(least))) continue;
-    visit(*strategy, evaluator, worth);
+    try {
+      visit(*strategy, evaluator, worth);
+    } catch (const Error& error) {
+      if (error.exit() != Exit::bad_input) throw;
+      // Something that it does was never measured. Others may have a price; if none has, this is the answer.
+      ++result_.refused[kNotPriced];
+      if (!not_priced_) not_priced_ = error;
+    }
   }
 }
 
@@ -255,6 +271,7 @@ void Search::explain_failure() {
     result_.infeasible = std::move(failure);
     return;
   }
+  if (not_priced_ && !nearest_over_limit_ && too_large_.empty()) throw *not_priced_;
   if (!nearest_over_limit_) return explain_memory();
   const Candidate& nearest = nearest_over_limit_->candidate;
   const bool late = request_.deadline_seconds > 0 && nearest.budget.train_seconds &&

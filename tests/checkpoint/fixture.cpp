@@ -72,8 +72,9 @@ void RankMemory::fill(const std::vector<Quantity>& quantities) {
   segments(quantities);
   for (const Quantity quantity : quantities) {
     for (const ParameterSlice& slice : held(quantity)) {
+      const double origin = value_at_origin(slice.tensor, quantity);
       for_elements(slice, [&](int64_t element, int64_t row, int64_t column) {
-        set(quantity, element, expected_value(slice.tensor, quantity, row, column));
+        set(quantity, element, value_at(origin, row, column));
       });
     }
   }
@@ -84,10 +85,11 @@ std::string RankMemory::wrong(const std::vector<Quantity>& quantities) const {
   for (const Quantity quantity : quantities) {
     std::vector<bool> in_a_slice(storage.at(quantity).size());
     for (const ParameterSlice& slice : held(quantity)) {
+      const double origin = value_at_origin(slice.tensor, quantity);
       for_elements(slice, [&](int64_t element, int64_t row, int64_t column) {
         const int64_t bytes = size_of(dtype);
         std::fill_n(in_a_slice.begin() + element * bytes, bytes, true);
-        const double expected = static_cast<float>(expected_value(slice.tensor, quantity, row, column));
+        const double expected = static_cast<float>(value_at(origin, row, column));
         if (std::abs(at(quantity, element) - expected) <= 1e-4) return;
         found = slice.tensor + " (" + std::to_string(row) + ", " + std::to_string(column) + ") of " +
                 std::string(name_of(quantity));

@@ -12,10 +12,16 @@
 namespace foresail {
 
 /// Value of a logical element: a function of its place, so that any plan can check what it loaded.
-inline double expected_value(const std::string& tensor, Quantity quantity, int64_t row, int64_t column) {
+inline double value_at_origin(const std::string& tensor, Quantity quantity) {
   double value = static_cast<double>(quantity) * 1000 + 0.25;
   for (const char c : tensor) value = std::fmod(value * 31 + c, 977);
-  return value + static_cast<double>(row) + static_cast<double>(column) / 1024;
+  return value;
+}
+inline double value_at(double origin, int64_t row, int64_t column) {
+  return origin + static_cast<double>(row) + static_cast<double>(column) / 1024;
+}
+inline double expected_value(const std::string& tensor, Quantity quantity, int64_t row, int64_t column) {
+  return value_at(value_at_origin(tensor, quantity), row, column);
 }
 
 /// What one rank holds: slices laid out one after another (with gaps that belong to nobody), and its segments.

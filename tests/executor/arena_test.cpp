@@ -27,7 +27,7 @@ TEST(Arena, EveryPageIsResidentBeforeTheFirstStep) {
 }
 
 TEST(Arena, TheResidentSetGrowsByItsBytes) {
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the sanitizer's shadow memory counts as resident";
 #endif
   const int64_t before = resident_bytes();

@@ -255,13 +255,13 @@ TEST(Executor, ChunksHaveCallsAndSlotsOfTheirOwnAndSomeCallsRunOnlyLast) {
   block.buffers.push_back({"c", Register::carried, 0, {DType::f64, {1}}, MemoryKind::activations});
   block.instructions.push_back(copy_of(0, 1));
   program.blocks = {block};
-  program.chunks = {{.slots_offset = 64, .slot_bytes = 64, .slots = 2},
-                    {.slots_offset = 192, .slot_bytes = 64, .slots = 1, .carried_offset = 256, .carried_bytes = 8}};
+  program.chunks = {{.slot_bytes = 64, .slots = 2}, {.slot_bytes = 64, .slots = 1, .carried_bytes = 8}};
+  program.arena.slots = {64, 256};
   auto& calls = program.calls[static_cast<size_t>(Phase::forward)];
   calls = {{{.block = 0, .layer = 0}}, {{.block = 0, .layer = 7}, {.block = 0, .layer = 8, .last_only = true}}};
-  program.schedule = {{.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot = 1},
-                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 0, .slot = 0, .carried_slot = 1},
-                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 1, .slot = 0, .last = true}};
+  program.schedule = {{.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot_offset = 64},
+                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 0, .slot_offset = 128, .carried_offset = 200},
+                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 1, .last = true, .slot_offset = 128}};
   RecordingDevice device;
   Arena arena(program.arena.bytes);
   Executor executor(program, device, nullptr, arena, 0);
@@ -271,7 +271,7 @@ TEST(Executor, ChunksHaveCallsAndSlotsOfTheirOwnAndSomeCallsRunOnlyLast) {
   const auto at = [&](size_t run) { return static_cast<std::byte*>(device.runs[run].inputs[0]) - arena.data(); };
   EXPECT_EQ(at(0), 64 + 64);
   EXPECT_EQ(at(1), 192);
-  EXPECT_EQ(device.runs[1].outputs[0], arena.data() + 256 + 8);
+  EXPECT_EQ(device.runs[1].outputs[0], arena.data() + 64 + 200);
   EXPECT_EQ(device.runs[1].context.layer, 7);
   EXPECT_EQ(device.runs[3].context.layer, 8);
   EXPECT_EQ(executor.trace()[3].chunk, 1);

@@ -334,6 +334,11 @@ void add_element_wise(Cases& cases) {
   TestCase& test = cases.add(OpKind::dropout, "scores", a, {scores}, {scores});
   test.context.first_row = 28;
   place(test, 1, 2);
+  a.heads_cut = true;
+  TestCase& cut = cases.add(OpKind::dropout, "scores_of_cut_heads", a, {scores}, {scores});
+  cut.context.first_row = 14;
+  place(cut, 1, 2);
+  place_in_context(cut, 2, 3);
 }
 
 void add_loss(Cases& cases) {

@@ -23,21 +23,59 @@ SearchRequest request_for(std::vector<int64_t> counts, double memory_bytes = 16e
   return request;
 }
 
-/// Every dp x tp x pp x micro-batch x recompute by plain loops, independently of the search's enumeration.
+/// Every legal strategy by plain loops, independently of the search's enumeration.
 std::vector<Strategy> all_legal(const SearchRequest& request, int64_t devices) {
   std::vector<Strategy> strategies;
   Strategy s;
-  for (s.dp = 1; s.dp <= devices; ++s.dp) {
-    for (s.tp = 1; s.tp <= devices; ++s.tp) {
-      for (s.pp = 1; s.pp <= devices; ++s.pp) {
-        for (s.micro_batch = 1; s.micro_batch <= request.job.global_batch; ++s.micro_batch) {
-          for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+  const auto add = [&] {
+    if (legal(request.model, request.job, s).empty()) strategies.push_back(s);
+  };
+  const auto each_variant = [&] {
+    const bool stages = s.pp > 1;
+    for (const ScheduleKind schedule : {ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1}) {
+      s.schedule = schedule, s.virtual_stages = schedule == ScheduleKind::interleaved ? 2 : 1;
+      if (schedule != ScheduleKind::one_f_one_b && !stages) continue;
+      for (const int64_t zero : {0, 1, 3}) {
+        s.zero_stage = zero;
+        if (zero > 0 && s.dp == 1) continue;
+        for (const bool sequence : {false, true}) {
+          s.sequence_parallel = sequence;
+          if (sequence && s.tp == 1) continue;
+          for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::full}) {
             s.recompute = recompute;
-            if (s.devices() == devices && legal(request.model, request.job, s).empty()) strategies.push_back(s);
+            add();
           }
         }
       }
     }
+  };
+  for (s.dp = 1; s.dp <= devices; ++s.dp) {
+    for (s.tp = 1; s.tp <= devices; ++s.tp) {
+      for (s.pp = 1; s.pp <= devices; ++s.pp) {
+        for (s.micro_batch = 1; s.micro_batch <= request.job.global_batch; ++s.micro_batch) {
+          if (s.devices() == devices) each_variant();
+        }
+      }
+    }
+  }
+  return strategies;
+}
+
+/// Strategies with what is only tried when fixed.
+std::vector<Strategy> with_rare_keys(const SearchRequest& request) {
+  std::vector<Strategy> strategies;
+  for (const char* text :
+       {"cp=2,dp=2,micro_batch=2", "cp=4,micro_batch=1,context=all_to_all", "dp=4,zero_stage=2,micro_batch=2",
+        "dp=4,zero_stage=3,zero_group=2,micro_batch=2,recompute=full", "cp=2,dp=2,zero_stage=3,micro_batch=1",
+        "pp=2,schedule=gpipe,micro_batch=1", "pp=2,dp=2,schedule=gpipe,micro_batch=1,recompute=full",
+        "pp=2,schedule=zb-v,virtual_stages=2,micro_batch=1", "pp=2,schedule=zb-v,virtual_stages=2,recompute=full",
+        "pp=2,stage_layers=3+1,micro_batch=2", "pp=2,stage_layers=1+3,micro_batch=2",
+        "dp=5,ragged_batch=true,micro_batch=2", "tp=2,cp=2,pp=2,sequence_parallel=true,micro_batch=1",
+        "dp=4,overlap=true,bucket_bytes=65536,micro_batch=2", "micro_batch=2,recompute_layers=0-1:full/2:selective"}) {
+    const Strategy strategy = parse_strategy(text).strategy;
+    const auto reasons = legal(request.model, request.job, strategy);
+    EXPECT_TRUE(reasons.empty()) << text << ": " << (reasons.empty() ? "" : reasons.front());
+    if (reasons.empty()) strategies.push_back(strategy);
   }
   return strategies;
 }
@@ -185,26 +223,90 @@ TEST(Search, TheMemoryBoundNeverExceedsTheCompiledArena) {
   for (const char* precision : {"fp32", "bf16"}) {
     request.job.precision = precision;
     MemoryBound bound(request.model, request.job);
+    std::vector<Strategy> strategies = with_rare_keys(request);
     for (const int64_t devices : {1, 4, 8}) {
-      const Target target = target_for(request.machine, request.stack, devices);
-      for (const Strategy& strategy : all_legal(request, devices)) {
-        const int64_t arena = compile(request.model, request.job, strategy, target, 0).train.arena.bytes;
-        EXPECT_LE(bound.bytes(strategy), arena) << to_text(strategy);
+      const auto more = all_legal(request, devices);
+      // Every seventh: neighbours differ in one key, and 7 is prime to the number of values of each.
+      for (size_t i = 0; i < more.size(); i += 7) strategies.push_back(more[i]);
+    }
+    for (const Strategy& strategy : strategies) {
+      const Target target = target_for(request.machine, request.stack, strategy.devices());
+      const int64_t arena = compile(request.model, request.job, strategy, target, 0).train.arena.bytes;
+      EXPECT_LE(bound.bytes(strategy), arena) << to_text(strategy);
+      EXPECT_GT(bound.bytes(strategy), arena / 100) << to_text(strategy);
+    }
+  }
+}
+
+TEST(Search, TheTimeBoundsNeverExceedTheSimulatedStep) {
+  const SearchRequest request = request_for({8});
+  const auto costs = costs_for(request.machine, request.stack, 8);
+  std::vector<Strategy> strategies = with_rare_keys(request);
+  const auto more = all_legal(request, 8);
+  for (size_t i = 0; i < more.size(); i += 7) strategies.push_back(more[i]);
+  for (const Strategy& strategy : strategies) {
+    const Evaluation e = evaluate(request.model, request.job, request.machine, request.stack, strategy, false);
+    const double step = e.candidate.predicted.step_seconds * (1 + 1e-12);
+    for (const Program& program : e.programs) EXPECT_LE(busy_seconds(program, *costs, 4), step) << to_text(strategy);
+    if (!strategy.stage_layers.empty()) continue;
+    const Target target = target_for(request.machine, request.stack, strategy.devices());
+    const Program plain = compile(request.model, request.job, plain_variant(strategy), target, 0).train;
+    EXPECT_LE(product_seconds(plain, *costs), step) << to_text(strategy);
+    EXPECT_GT(product_seconds(plain, *costs), step / 100) << to_text(strategy);
+  }
+}
+
+TEST(Search, EveryKeyCanBeFixed) {
+  const std::pair<int64_t, const char*> fixes[] = {{4, "cp=2"},
+                                                   {4, "cp=2,context=all_to_all"},
+                                                   {4, "zero_stage=2"},
+                                                   {4, "zero_stage=3,zero_group=2"},
+                                                   {4, "schedule=gpipe"},
+                                                   {4, "schedule=zb-v"},
+                                                   {4, "schedule=interleaved"},
+                                                   {2, "schedule=zb-h1,micro_batch=2"},
+                                                   {2, "virtual_stages=2"},
+                                                   {2, "pp=2,stage_layers=3+1"},
+                                                   {2, "sequence_parallel=true"},
+                                                   {5, "ragged_batch=true"},
+                                                   {2, "overlap=true,bucket_bytes=100000"},
+                                                   {2, "reduce_dtype=bf16"},
+                                                   {1, "recompute_layers=0:full"},
+                                                   {1, "recompute=selective"}};
+  for (const auto& [devices, text] : fixes) {
+    SearchRequest request = request_for({devices});
+    request.fixed = parse_strategy(text);
+    request.top = 1000;
+    const SearchResult found = search(request);
+    ASSERT_FALSE(found.plans.empty()) << text << ": " << (found.infeasible ? found.infeasible->explanation : "");
+    for (const Candidate& plan : found.plans) {
+      const std::string have = "," + to_text(plan.strategy) + ",";
+      std::string part;
+      for (const std::string& key : request.fixed.named) {
+        const std::string fixed = "," + to_text(request.fixed.strategy) + ",";
+        const size_t begin = fixed.find("," + key + "=");
+        ASSERT_NE(begin, std::string::npos) << key;
+        part = fixed.substr(begin, fixed.find(',', begin + 1) + 1 - begin);
+        EXPECT_NE(have.find(part), std::string::npos) << "fixed " << part << " in " << have;
       }
     }
   }
 }
 
-TEST(Search, TheTimeBoundNeverExceedsTheSimulatedStep) {
-  const SearchRequest request = request_for({8});
-  const auto costs = costs_for(request.machine, request.stack, 8);
-  for (const Strategy& strategy : all_legal(request, 8)) {
-    const Evaluation e = evaluate(request.model, request.job, request.machine, request.stack, strategy, false);
-    for (const Program& program : e.programs) {
-      EXPECT_LE(busy_seconds(program, *costs, 4), e.candidate.predicted.step_seconds * (1 + 1e-12))
-          << to_text(strategy);
-    }
-  }
+TEST(Search, ContextParallelismIsTriedForLongSequencesOnly) {
+  SearchRequest request = request_for({2});
+  EXPECT_TRUE(std::all_of(space_of(request, 2).strategies.begin(), space_of(request, 2).strategies.end(),
+                          [](const Strategy& s) { return s.cp == 1; }));
+  request.job.sequence_length = kLongSequence;
+  const Space space = space_of(request, 2);
+  EXPECT_TRUE(
+      std::any_of(space.strategies.begin(), space.strategies.end(), [](const Strategy& s) { return s.cp == 2; }));
+}
+
+TEST(Search, AReasonCountsOncePerDegreesAndMicroBatch) {
+  SearchRequest request = request_for({3});  // 3 divides neither the heads nor what pp could cut evenly
+  const Space space = space_of(request, 3);
+  for (const auto& [reason, count] : space.illegal) EXPECT_LE(count, 8 + 8 + 8) << reason;  // divisors of 24 per degree
 }
 
 TEST(DeviceCounts, NumbersListsAndRanges) {

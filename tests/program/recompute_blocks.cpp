@@ -4,7 +4,7 @@
 
 #include "ops/op_table.h"
 #include "program/fuse.h"
-#include "program/shard.h"
+#include "program/ring.h"
 #include "tests/program/small_models.h"
 
 namespace foresail::testing {
@@ -43,15 +43,17 @@ int add_tensor(Graph& graph, const std::string& name, TensorRole role) {
 }  // namespace
 
 Differentiated trained_block(const ModelSpec& model, int64_t sequence_length, bool fused, bool unfused_attention,
-                             int64_t tensor_parallel) {
-  const GraphOptions options{.micro_batch = 1,
-                             .sequence_length = sequence_length,
-                             .precision = kMixedBfloat16Precision,
-                             .unfused_attention = unfused_attention};
-  Graph graph = shard(build_graphs(model, options).block, {tensor_parallel});
+                             const Cut& cut) {
+  GraphOptions options;
+  options.sequence_length = sequence_length;
+  options.precision = kMixedBfloat16Precision;
+  options.unfused_attention = unfused_attention;
+  options.context_parallel = cut.cp;
+  Graph graph = shard(build_graphs(model, options).block, cut);
   if (fused) fuse_forward(graph);
   Differentiated layer = differentiate(graph);
   if (fused) fuse_backward(layer);
+  if (cut.context == ContextKind::ring) expand_ring(layer, cut.cp);
   return layer;
 }
 
@@ -66,7 +68,22 @@ std::vector<NamedBlock> real_blocks() {
       }
     }
   }
-  blocks.push_back({"small-llama, fused, tp = 2", trained_block(small_llama(), 16, true, false, 2)});
+  return blocks;
+}
+
+std::vector<NamedBlock> parallel_blocks() {
+  const std::pair<std::string, Cut> cuts[] = {
+      {"tp = 2", {2, 1}},
+      {"tp = 2 with sequence parallelism", {2, 1, true}},
+      {"cp = 2 in a ring", {1, 2, false, ContextKind::ring}},
+      {"cp = 2 by all-to-all", {1, 2, false, ContextKind::all_to_all}},
+      {"tp = 2 with sequence parallelism, cp = 2 in a ring", {2, 2, true, ContextKind::ring}}};
+  std::vector<NamedBlock> blocks;
+  for (const ModelSpec& model : {small_llama(), small_gpt2()}) {
+    for (const auto& [name, cut] : cuts) {
+      blocks.push_back({model.name + ", " + name, trained_block(model, 16, true, false, cut)});
+    }
+  }
   return blocks;
 }
 

@@ -8,6 +8,7 @@
 
 #include "models/model_spec.h"
 #include "program/recompute_solver.h"
+#include "program/shard.h"
 
 namespace foresail::testing {
 
@@ -16,12 +17,14 @@ struct NamedBlock {
   Differentiated layer;
 };
 
-/// The block of a model as one rank of `tensor_parallel` runs it.
+/// The block of a model as one rank of a cut runs it.
 Differentiated trained_block(const ModelSpec& model, int64_t sequence_length, bool fused, bool unfused_attention,
-                             int64_t tensor_parallel = 1);
+                             const Cut& cut = {});
 
 /// Every family, fused and unfused, with attention as one operator and as several.
 std::vector<NamedBlock> real_blocks();
+/// Small-llama and small-gpt2 under tensor, sequence and both kinds of context parallelism.
+std::vector<NamedBlock> parallel_blocks();
 
 /// A forward graph of 6 to 11 nodes with every kind of node that recompute tells apart, and what backward reads of it.
 Differentiated random_block(std::mt19937& random);

@@ -15,6 +15,8 @@
 namespace foresail {
 namespace {
 
+using testing::NamedBlock;
+using testing::parallel_blocks;
 using testing::plausible_costs;
 using testing::random_block;
 using testing::random_costs;
@@ -113,6 +115,14 @@ TEST(RecomputeSolver, FrontOfRealBlocksEqualsBruteForce) {
     const int rounds = droppable <= 12 ? 8 : droppable <= 15 ? 2 : 0;
     for (int round = 0; round < rounds; ++round)
       expect_front(layer, random_costs(layer, random), name + ", random costs");
+  }
+}
+
+TEST(RecomputeSolver, FrontOfParallelBlocksEqualsBruteForce) {
+  for (const auto& [name, layer] : parallel_blocks()) {
+    const size_t droppable = droppable_tensors(layer).size();
+    if (droppable <= 17) expect_front(layer, plausible_costs(layer), name);
+    EXPECT_TRUE(recompute_front(layer, plausible_costs(layer)).exact) << name;
   }
 }
 
@@ -298,7 +308,9 @@ TEST(RecomputeSolver, ThinnedStageReportsHowFarItCanBeFromTheBest) {
 }
 
 TEST(RecomputeSolver, RulesGiveThePointsAgainAndSurviveTheStrategysText) {
-  for (const auto& [name, layer] : real_blocks()) {
+  std::vector<NamedBlock> blocks = real_blocks();
+  for (NamedBlock& block : parallel_blocks()) blocks.push_back(std::move(block));
+  for (const auto& [name, layer] : blocks) {
     const RecomputeFront front = recompute_front(layer, plausible_costs(layer));
     std::vector<int64_t> counts(front.points.size(), 0);
     std::vector<size_t> point_of_layer;

@@ -15,6 +15,7 @@ namespace foresail {
 namespace {
 
 using testing::names_of;
+using testing::parallel_blocks;
 using testing::real_blocks;
 using testing::replay_fault;
 using testing::small_gpt2;
@@ -146,7 +147,7 @@ TEST(Recompute, SelectiveRunsNoProductAttentionOrSumAgain) {
 }
 
 TEST(Recompute, SelectiveKeepsTheReducedSumsOfTensorParallelism) {
-  const Differentiated layer = trained_block(small_llama(), 16, true, false, 2);
+  const Differentiated layer = trained_block(small_llama(), 16, true, false, {2});
   const ReplayPlan plan = replay_plan(layer, dropped_tensors(layer, Recompute::selective, {}));
   int sums = 0;
   for (int n = 0; n < layer.forward_nodes; ++n) {
@@ -203,6 +204,27 @@ TEST(Recompute, GatheredInputOfTheLayerNeedsNothingKept) {
   const Differentiated layer =
       Sketch().move(NodeCollective::all_gather_rows, "x", "rows").op(OpKind::linear, {"rows"}, {"y"}).saving({"rows"});
   EXPECT_EQ(outcome(layer, Recompute::none), (Outcome{{}, {"rows"}}));
+}
+
+TEST(Recompute, ParallelBlocksKeepOneShareOfEachGatheredTensor) {
+  for (const auto& [name, layer] : parallel_blocks()) {
+    const ReplayPlan none = replay_plan(layer, {});
+    EXPECT_EQ(replay_fault(layer, none), "") << name;
+    for (const int n : none.replayed) {
+      EXPECT_EQ(layer.graph.nodes[static_cast<size_t>(n)].collective, NodeCollective::all_gather_rows) << name;
+    }
+    const bool gathers = name.find("sequence parallelism") != std::string::npos;
+    EXPECT_EQ(none.replayed.size(), gathers ? 2u : 0u) << name << ": before qkv and before the MLP";
+    EXPECT_TRUE(replay_plan(layer, droppable_tensors(layer)).kept.empty()) << name;
+    for (const int n : replay_plan(layer, dropped_tensors(layer, Recompute::selective, {})).replayed) {
+      const Node& node = layer.graph.nodes[static_cast<size_t>(n)];
+      const bool gather = node.collective == NodeCollective::all_gather_rows;
+      EXPECT_TRUE(gather || node.collective == NodeCollective::none) << name;
+      EXPECT_TRUE(gather || (node.kind != OpKind::linear && node.kind != OpKind::attention &&
+                             node.kind != OpKind::ring_attention))
+          << name;
+    }
+  }
 }
 
 /// Ring attention of two context ranks.
@@ -285,6 +307,7 @@ void expect_choices_work(const Differentiated& layer, std::mt19937& random, cons
 TEST(Recompute, AnyChoiceSufficesAndReplaysAndKeepsNothingInVain) {
   std::mt19937 random(20261130);
   for (const auto& [name, layer] : real_blocks()) expect_choices_work(layer, random, name);
+  for (const auto& [name, layer] : parallel_blocks()) expect_choices_work(layer, random, name);
   for (int round = 0; round < 300; ++round) {
     expect_choices_work(testing::random_block(random), random, "random block " + std::to_string(round));
   }
@@ -341,6 +364,22 @@ TEST(Recompute, FullKeepsAnEighthOfTheBytesOfNoneAtMost) {
       EXPECT_GE(none, selective) << name;
     }
   }
+}
+
+TEST(Recompute, SequenceParallelismDividesTheLayersInputTooSoTheFactorStays) {
+  const ModelSpec model = load_model("llama-3-8b");
+  const auto factor = [&](const Cut& cut) {
+    const Differentiated layer = trained_block(model, 1024, true, false, cut);
+    return static_cast<double>(kept_bytes(layer, model.layers, Recompute::none)) /
+           static_cast<double>(kept_bytes(layer, model.layers, Recompute::full));
+  };
+  fmt::print(
+      "llama-3-8b: none keeps {:.1f} x the bytes of full at tp = 1, {:.1f} x at tp = 8, {:.1f} x at tp = 8 with "
+      "sequence parallelism\n",
+      factor({1}), factor({8}), factor({8, 1, true}));
+  EXPECT_GE(factor({8, 1, true}), 8);
+  EXPECT_NEAR(factor({8, 1, true}), factor({1}), 0.1);
+  EXPECT_LT(factor({8}), factor({1}) / 2);
 }
 
 }  // namespace
