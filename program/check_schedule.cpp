@@ -85,8 +85,9 @@ class ScheduleCheck {
     if (!trains_) return;
     Held& held = held_[static_cast<size_t>(entry.chunk)];
     const Chunk& chunk = program_.chunks[static_cast<size_t>(entry.chunk)];
-    const Segment slot{chunk.slots_offset + entry.slot * chunk.slot_bytes, chunk.slot_bytes};
-    const Segment carried{chunk.carried_offset + entry.carried_slot * chunk.carried_bytes, chunk.carried_bytes};
+    const int64_t slots = program_.arena.slots.offset;
+    const Segment slot{slots + entry.slot_offset, chunk.slot_bytes};
+    const Segment carried{slots + entry.carried_offset, chunk.carried_bytes};
     const bool carries = splits_ && chunk.carried_slots > 0;
     const Phase last = splits_ ? Phase::weight_gradient : Phase::backward;
     if (entry.phase == Phase::forward) {

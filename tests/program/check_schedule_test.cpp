@@ -59,7 +59,9 @@ TEST(CheckSchedule, RefusesAMissingMicroBatchAndATakenSlot) {
 
 TEST(CheckSchedule, RefusesSlotsOfOneChunkInTheBytesOfAnother) {
   Program program = stages_of("pp=2,schedule=interleaved,virtual_stages=2")[0];
-  program.chunks[1].slots_offset = program.chunks[0].slots_offset;
+  for (ScheduleEntry& entry : program.schedule) {
+    if (entry.chunk == 1) entry.slot_offset = program.schedule[position(program, Phase::forward, 0, 0)].slot_offset;
+  }
   EXPECT_TRUE(mentions(check_program(program), "is taken when"));
 }
 
