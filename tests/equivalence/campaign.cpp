@@ -158,7 +158,7 @@ Findings judge(const Task& task, Communicator& communicator) {
   Findings found = outcome.losses.empty()
                        ? outcome.violations
                        : differences(outcome, baselines().at(key_of(baseline_of(experiment))), experiment);
-  if (!found.empty()) return found;
+  if (outcome.losses.empty()) return found;
   if (task.repeat) {
     Outcome again = run_experiment(experiment, communicator, task.fault);
     expect_same_bits(outcome, again, "a second run", found);

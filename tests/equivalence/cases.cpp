@@ -1,20 +1,17 @@
 #include <fmt/format.h>
 
-#include "core/error.h"
-#include "program/compile.h"
+#include <algorithm>
+
+#include "tests/equivalence/generator/covering.h"
 #include "tests/equivalence/suite.h"
 #include "tests/program/small_models.h"
 
 namespace foresail::testing {
+namespace {
 
-Job suite_job(const std::string& device, int64_t global_batch) {
-  Job job = small_job(global_batch);
-  job.precision = device == "reference" ? "fp64" : "fp32";
-  job.optimizer.learning_rate = 1e-2;
-  job.optimizer.schedule = LearningRateSchedule::constant;
-  job.optimizer.warmup_steps = 2;
-  return job;
-}
+constexpr size_t kCasesPerDevice = 156;
+
+}  // namespace
 
 Experiment baseline_of(const Experiment& experiment) {
   Experiment baseline = experiment;
@@ -26,11 +23,37 @@ Experiment baseline_of(const Experiment& experiment) {
   return baseline;
 }
 
+std::vector<Task> generated_tasks(const std::string& device) {
+  std::vector<Task> tasks;
+  for (const Row& row : covering_rows(device == "cpu" ? 2 : 1, kCasesPerDevice)) {
+    Task task;
+    task.experiment = experiment_of(row, device);
+    task.name = name_of(task.experiment);
+    task.repeat = tasks.size() % 8 == 0;
+    task.both_modes = task.experiment.strategy.overlap;
+    tasks.push_back(task);
+  }
+  return tasks;
+}
+
+std::vector<Task> sample_of(const std::vector<Task>& tasks, size_t count) {
+  std::vector<Task> sample;
+  for (size_t i = 0; i < tasks.size() && sample.size() < count; i += std::max<size_t>(1, tasks.size() / count)) {
+    sample.push_back(tasks[i]);
+  }
+  return sample;
+}
+
+std::string name_of(const Experiment& experiment) {
+  return fmt::format("{} {} {} batch={}{}{}{}", experiment.device, experiment.model.name, to_text(experiment.strategy),
+                     experiment.job.global_batch, experiment.fused_kernels ? "" : ",unfused",
+                     experiment.unfused_attention ? ",scores" : "", experiment.serialise_queues ? ",serial" : "");
+}
+
 Task single_task(const std::string& device, const std::string& model, const std::string& strategy,
                  const std::string& options) {
   const auto has = [&](const char* option) { return options.find(option) != std::string::npos; };
   Task task;
-  task.name = fmt::format("{} {} {} {}", device, model, strategy, options);
   task.experiment.model = small_model(model);
   int64_t batch = 12;
   if (const auto at = options.find("batch="); at != std::string::npos) batch = std::stoll(options.substr(at + 6));
@@ -40,6 +63,7 @@ Task single_task(const std::string& device, const std::string& model, const std:
   task.experiment.fused_kernels = !has("unfused");
   task.experiment.unfused_attention = has("scores");
   task.experiment.serialise_queues = has("serial");
+  task.name = name_of(task.experiment);
   task.repeat = has("repeat");
   task.both_modes = has("modes");
   return task;

@@ -11,8 +11,15 @@ namespace foresail::testing {
 
 inline void PrintTo(const Task& task, std::ostream* out) { *out << task.name; }
 
-/// A job that small models learn within ten steps.
-Job suite_job(const std::string& device, int64_t global_batch);
+/// "cpu small-llama dp=2,... batch=12,unfused": what single_task takes.
+std::string name_of(const Experiment& experiment);
+
+/// At least 150 strategies in which every possible pair of feature values appears (generator/covering.h). Some are run
+/// twice, those with overlap in both queue modes.
+std::vector<Task> generated_tasks(const std::string& device);
+
+/// `count` of them, evenly spread.
+std::vector<Task> sample_of(const std::vector<Task>& tasks, size_t count);
 
 /// One rank, one micro-batch, fused, nothing recomputed: what every case of the same model and job is compared with.
 Experiment baseline_of(const Experiment& experiment);

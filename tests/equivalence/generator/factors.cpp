@@ -1,7 +1,6 @@
-#include "tests/equivalence/factors.h"
+#include "tests/equivalence/generator/factors.h"
 
 #include "program/compile.h"
-#include "tests/equivalence/suite.h"
 #include "tests/program/small_models.h"
 
 namespace foresail::testing {
@@ -28,6 +27,7 @@ const std::array<Description, kFactors>& descriptions() {
       {"batch", {"12", "11"}},  // 11 sequences leave masked places in every cut but one
       {"stage_layers", {"even", "uneven"}},
       {"sequence_parallel", {"false", "true"}},
+      {"kv_copies", {"no", "yes"}},
       {"recompute",
        {"recompute=none", "recompute=selective", "recompute=full", "recompute_layers=0:full/1:selective/2:activated"}},
       {"kernels", {"fused", "unfused"}},
@@ -91,6 +91,7 @@ bool structure_has_effect(const Row& row) {
   const int64_t stages = number_of(row, Factor::pp) * virtual_stages(row);
   const int64_t data = data_ranks(row), layers = model_of(row).layers;
   if (data * number_of(row, Factor::tp) * number_of(row, Factor::pp) > kMostRanks) return false;
+  if ((number_of(row, Factor::tp) > model_of(row).kv_heads) != (row[Factor::kv_copies] != 0)) return false;
   if (row[Factor::sequence_parallel] != 0 && row[Factor::tp] == 0) return false;
   if (row[Factor::zero_stage] != 0 && data == 1) return false;
   if (row[Factor::zero_group] != 0 && (row[Factor::zero_stage] == 0 || data <= 2 || data % 2 != 0)) return false;
@@ -100,6 +101,15 @@ bool structure_has_effect(const Row& row) {
 }
 
 }  // namespace
+
+Job suite_job(const std::string& device, int64_t global_batch) {
+  Job job = small_job(global_batch);
+  job.precision = device == "reference" ? "fp64" : "fp32";
+  job.optimizer.learning_rate = 1e-2;
+  job.optimizer.schedule = LearningRateSchedule::constant;
+  job.optimizer.warmup_steps = 2;
+  return job;
+}
 
 const char* name_of(Factor factor) { return descriptions()[static_cast<size_t>(factor)].name; }
 
@@ -130,12 +140,6 @@ bool rest_is_possible(const Row& row) {
   if (row[Factor::queues] != 0 && row[Factor::overlap] == 0) return false;
   // Ring attention is a fused operator: scores exist whole only on ranks that hold whole sequences.
   return row[Factor::attention] == 0 || row[Factor::context] == 0 || row[Factor::context] == 3;
-}
-
-DerivedFeatures derived_of(const Experiment& experiment) {
-  const Strategy& strategy = experiment.strategy;
-  const ModelSpec& model = experiment.model;
-  return {strategy.tp > model.kv_heads, model.ffn % strategy.tp != 0 || model.vocabulary % strategy.tp != 0};
 }
 
 }  // namespace foresail::testing

@@ -11,7 +11,7 @@
 
 namespace foresail::testing {
 
-/// The first ten decide alone whether a strategy is legal.
+/// Those before `recompute` decide alone whether a strategy is legal.
 enum class Factor : uint8_t {
   model,
   dp,
@@ -25,6 +25,7 @@ enum class Factor : uint8_t {
   batch,
   stage_layers,
   sequence_parallel,
+  kv_copies,  ///< follows from model and tp
   recompute,
   kernels,
   attention,
@@ -51,6 +52,9 @@ const std::vector<std::string>& values_of(Factor factor);
 /// Most ranks of a case.
 inline constexpr int64_t kMostRanks = 8;
 
+/// A job that small models learn within ten steps.
+Job suite_job(const std::string& device, int64_t global_batch);
+
 Experiment experiment_of(const Row& row, const std::string& device);
 
 /// Whether the structural factors give a legal strategy in which each of them does something.
@@ -60,11 +64,5 @@ bool rest_is_possible(const Row& row);
 
 /// All factors at once.
 inline bool is_possible(const Row& row) { return rest_is_possible(row) && structure_is_possible(row); }
-
-/// Features that follow from others: "kv copies" (tp larger than the number of KV heads), "padded ffn".
-struct DerivedFeatures {
-  bool kv_copies = false, padding = false;
-};
-DerivedFeatures derived_of(const Experiment& experiment);
 
 }  // namespace foresail::testing

@@ -1,10 +1,9 @@
-#include "tests/equivalence/covering.h"
+#include "tests/equivalence/generator/covering.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "core/philox.h"
-#include "tests/equivalence/suite.h"
 
 namespace foresail::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/equivalence/factors.h"
+#include "tests/equivalence/generator/factors.h"
 
 namespace foresail::testing {
 
