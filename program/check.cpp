@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "program/check_parts.h"
@@ -10,6 +11,19 @@ namespace foresail {
 namespace {
 
 constexpr size_t kMostProblems = 20;  ///< one defect repeats in every layer; a user needs it once
+
+struct OperandCount {
+  size_t inputs, outputs;
+};
+std::optional<OperandCount> operand_count(InstructionKind kind) {
+  switch (kind) {
+    case InstructionKind::op: return std::nullopt;  // the op table knows
+    case InstructionKind::send: return OperandCount{1, 0};
+    case InstructionKind::receive: return OperandCount{0, 1};
+    case InstructionKind::wait_send: return OperandCount{0, 0};
+    default: return OperandCount{1, 1};
+  }
+}
 
 class IndexCheck {
  public:
@@ -37,6 +51,11 @@ class IndexCheck {
         for (const int32_t operand : *operands) valid = valid && below(operand, block.buffers.size());
       }
       if (!valid) problems_.add(block, instruction, "an operand is no buffer of the block");
+      const auto count = operand_count(instruction.kind);
+      if (count && (instruction.inputs.size() != count->inputs || instruction.outputs.size() != count->outputs ||
+                    instruction.workspace >= 0)) {
+        problems_.add(block, instruction, "communication has the wrong number of operands");
+      }
     }
   }
 

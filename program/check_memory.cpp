@@ -119,14 +119,16 @@ class MemoryCheck {
       problems_.add(step, fmt::format("buffer '{}' {}", which.name, text));
     };
     const ArenaMap& arena = program_.arena;
-    Touch furthest = touch;  // of the last shard rank
-    furthest.end += which.shard_stride * (program_.mesh.shard - 1);
-    if (touch.begin < 0 || touch.end < touch.begin || which.shard_stride < 0 || furthest.end > arena.bytes) {
+    const int64_t stride = which.shard_stride, others = program_.mesh.shard - 1;
+    const bool in_arena = touch.begin >= 0 && touch.end >= touch.begin && touch.end <= arena.bytes && stride >= 0 &&
+                          (stride == 0 || others <= (arena.bytes - touch.end) / stride);
+    if (!in_arena) {
       problem("lies outside the arena");
       return;
     }
-    const bool misaligned = touch.begin % program_.alignment != 0 ||
-                            (program_.mesh.shard > 1 && which.shard_stride % program_.alignment != 0);
+    Touch furthest = touch;  // of the last shard rank
+    furthest.end += stride * others;
+    const bool misaligned = touch.begin % program_.alignment != 0 || (others > 0 && stride % program_.alignment != 0);
     if (misaligned && !inside(touch, arena.metrics)) {
       problems_.add(step, fmt::format("buffer '{}' is not aligned to {} bytes", which.name, program_.alignment));
     }

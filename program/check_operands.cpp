@@ -4,26 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "ops/op_table.h"
 #include "program/check_parts.h"
+#include "program/operand_sizes.h"
 
 namespace foresail {
 namespace {
-
-struct OperandCount {
-  size_t inputs, outputs;
-};
-std::optional<OperandCount> operand_count(InstructionKind kind) {
-  switch (kind) {
-    case InstructionKind::op: return std::nullopt;  // the op table knows
-    case InstructionKind::send: return OperandCount{1, 0};
-    case InstructionKind::receive: return OperandCount{0, 1};
-    case InstructionKind::wait_send: return OperandCount{0, 0};
-    default: return OperandCount{1, 1};
-  }
-}
 
 const char* group_name(GroupKind group) {
   constexpr const char* kNames[] = {"world", "tensor", "context", "shard", "replica", "kv_copies", "embedding"};
@@ -38,15 +25,8 @@ class OperandCheck {
   void run() {
     for (const Block& block : program_.blocks) {
       for (const Instruction& instruction : block.instructions) {
-        const auto expected = operand_count(instruction.kind);
-        if (expected && (instruction.inputs.size() != expected->inputs ||
-                         instruction.outputs.size() != expected->outputs || instruction.workspace >= 0)) {
-          problems_.add(block, instruction, "communication has the wrong number of operands");
-        } else if (instruction.kind == InstructionKind::op) {
-          check_shapes(block, instruction);
-        } else if (is_collective(instruction.kind)) {
-          check_collective(block, instruction);
-        }
+        if (instruction.kind == InstructionKind::op) check_shapes(block, instruction);
+        if (is_collective(instruction.kind)) check_collective(block, instruction);
       }
     }
     check_channels();
@@ -55,13 +35,15 @@ class OperandCheck {
  private:
   const Buffer& buffer(const Block& block, int32_t index) const { return block.buffers[static_cast<size_t>(index)]; }
 
-  /// Outputs have the shapes that the op table infers from the inputs.
+  /// Operands fit each other, and outputs have the shapes that the op table infers from the inputs.
   void check_shapes(const Block& block, const Instruction& instruction) {
     const auto problem = [&](const std::string& text) { problems_.add(block, instruction, text); };
-    if (!info(instruction.op).infer) {
-      if (!same_elements(block, instruction)) problem("its operands differ in size");
+    if (!operands_agree(op_instance(block, instruction), program_.mesh.tp)) {
+      problem(
+          fmt::format("operands of {} do not fit \"{}\"", name_of(instruction.op), operand_pattern(instruction.op)));
       return;
     }
+    if (!info(instruction.op).infer) return;
     std::vector<GraphTensor> inputs;
     for (const int32_t input : instruction.inputs) {
       GraphTensor tensor{buffer(block, input).name, TensorRole::activation, buffer(block, input).type.dtype, {}, -1};
@@ -80,15 +62,6 @@ class OperandCheck {
     } catch (const std::exception& error) {
       problem(fmt::format("operands do not fit {} ({})", name_of(instruction.op), error.what()));
     }
-  }
-
-  /// Kinds without inference that go through flat ranges element by element.
-  bool same_elements(const Block& block, const Instruction& instruction) const {
-    if (instruction.op != OpKind::cast && instruction.op != OpKind::adamw) return true;
-    if (instruction.inputs.empty()) return false;
-    const int64_t elements = buffer(block, instruction.inputs[0]).type.elements();
-    return std::all_of(instruction.outputs.begin(), instruction.outputs.end(),
-                       [&](int32_t output) { return buffer(block, output).type.elements() == elements; });
   }
 
   /// Sizes that the members of the group agree on, and one queue: members must meet in one order.

@@ -28,7 +28,8 @@ class Problems {
 /// Ranks in a group of this kind of a Program's stage; 0: the stage is in none.
 int64_t group_size(const Program& program, GroupKind group);
 
-/// Every index and every slot of the Program points at something; nothing else may be asked before.
+/// Every index and every slot of the Program points at something, and communication has the operands that it needs;
+/// nothing else may be asked before.
 void check_indices(const Program& program, Problems& problems);
 /// Operands fit their operator, collectives their group and their queue, messages their channel.
 void check_operands(const Program& program, Problems& problems);

@@ -37,9 +37,15 @@ class ScheduleCheck {
   }
 
  private:
-  /// What a chunk's slots hold: slot -> micro-batch.
+  struct Holder {
+    int32_t micro_batch;
+    int64_t offset;
+    bool operator==(const Holder&) const = default;
+  };
+  using SlotsHeld = std::map<int32_t, Holder>;
+  /// What the slots of a chunk hold.
   struct Held {
-    std::map<int32_t, int32_t> slots, carried;
+    SlotsHeld slots, carried;
   };
 
   /// Whether the Program has calls for a phase, or schedules it.
@@ -56,26 +62,28 @@ class ScheduleCheck {
     return fmt::format("micro-batch {} of chunk {}", entry.micro_batch, entry.chunk);
   }
 
-  /// Chunks may share slots: what counts is whether another micro-batch is in the same bytes.
-  void take(std::map<int32_t, int32_t>& slots, int32_t slot, const Segment& bytes, const ScheduleEntry& entry,
-            const char* what) {
-    const bool free = slots.try_emplace(slot, entry.micro_batch).second;
+  /// Slots of all chunks lie in one range: what counts is whether another micro-batch is in the same bytes.
+  void take(SlotsHeld& slots, int32_t slot, const Segment& bytes, const ScheduleEntry& entry, const char* what) {
+    const bool free = slots.try_emplace(slot, Holder{entry.micro_batch, bytes.offset}).second;
     if (!free || taken_.overlaps(bytes.offset, bytes.offset + bytes.bytes)) {
       problems_.add(fmt::format("{} {} is taken when {} enters it", what, slot, named(entry)));
+    }
+    if (bytes.offset < 0 || bytes.offset + bytes.bytes > program_.arena.slots.bytes) {
+      problems_.add(fmt::format("{} {} of {} leaves the segment of slots", what, slot, named(entry)));
     }
     taken_.add(bytes.offset, bytes.offset + bytes.bytes);
   }
 
-  void leave(std::map<int32_t, int32_t>& slots, int32_t slot, const Segment& bytes) {
-    slots.erase(slot);
-    taken_.remove(bytes.offset, bytes.offset + bytes.bytes);
-  }
-
-  bool holds(const std::map<int32_t, int32_t>& slots, int32_t slot, const ScheduleEntry& entry, const char* what) {
+  bool holds(const SlotsHeld& slots, int32_t slot, const Segment& bytes, const ScheduleEntry& entry, const char* what) {
     const auto found = slots.find(slot);
-    if (found != slots.end() && found->second == entry.micro_batch) return true;
+    if (found != slots.end() && found->second == Holder{entry.micro_batch, bytes.offset}) return true;
     problems_.add(fmt::format("{} runs {} in a {} that does not hold it", named(entry), name_of(entry.phase), what));
     return false;
+  }
+
+  void leave(SlotsHeld& slots, int32_t slot, const Segment& bytes) {
+    slots.erase(slot);
+    taken_.remove(bytes.offset, bytes.offset + bytes.bytes);
   }
 
   void visit(const ScheduleEntry& entry) {
@@ -85,9 +93,8 @@ class ScheduleCheck {
     if (!trains_) return;
     Held& held = held_[static_cast<size_t>(entry.chunk)];
     const Chunk& chunk = program_.chunks[static_cast<size_t>(entry.chunk)];
-    const int64_t slots = program_.arena.slots.offset;
-    const Segment slot{slots + entry.slot_offset, chunk.slot_bytes};
-    const Segment carried{slots + entry.carried_offset, chunk.carried_bytes};
+    const Segment slot{entry.slot_offset, chunk.slot_bytes};
+    const Segment carried{entry.carried_offset, chunk.carried_bytes};
     const bool carries = splits_ && chunk.carried_slots > 0;
     const Phase last = splits_ ? Phase::weight_gradient : Phase::backward;
     if (entry.phase == Phase::forward) {
@@ -97,11 +104,11 @@ class ScheduleCheck {
     if (entry.phase == Phase::weight_gradient && done_.count({Phase::backward, entry.chunk, entry.micro_batch}) == 0) {
       problems_.add(fmt::format("{} runs weight_gradient before backward", named(entry)));
     }
-    const bool held_here = holds(held.slots, entry.slot, entry, "slot");
+    const bool held_here = holds(held.slots, entry.slot, slot, entry, "slot");
     if (entry.phase == last && held_here) leave(held.slots, entry.slot, slot);
     if (!carries) return;
     if (entry.phase == Phase::backward) take(held.carried, entry.carried_slot, carried, entry, "carried slot");
-    if (entry.phase == last && holds(held.carried, entry.carried_slot, entry, "carried slot")) {
+    if (entry.phase == last && holds(held.carried, entry.carried_slot, carried, entry, "carried slot")) {
       leave(held.carried, entry.carried_slot, carried);
     }
   }

@@ -40,30 +40,29 @@ class SlotPool {
   int32_t needed_ = 0;
 };
 
-/// Slots and who is in them. Chunks share pools or have their own.
+/// The slots of each chunk and which of them its micro-batches have.
 struct Slots {
-  std::vector<SlotPool> pools;             ///< by chunk, or one
+  std::vector<SlotPool> pools;             ///< by chunk
   std::vector<std::vector<int32_t>> held;  ///< [chunk][micro-batch]
 
-  Slots(int32_t chunks, int32_t micro_batches, SlotPools sharing)
-      : pools(sharing == SlotPools::shared ? 1 : static_cast<size_t>(chunks)),
-        held(static_cast<size_t>(chunks), std::vector<int32_t>(static_cast<size_t>(micro_batches))) {}
+  explicit Slots(const PipelineStage& at)
+      : pools(static_cast<size_t>(at.chunks)),
+        held(static_cast<size_t>(at.chunks), std::vector<int32_t>(static_cast<size_t>(at.micro_batches))) {}
 
-  SlotPool& pool(int32_t chunk) { return pools[pools.size() == 1 ? 0 : static_cast<size_t>(chunk)]; }
   int32_t& of(const ScheduleEntry& entry) {
     return held[static_cast<size_t>(entry.chunk)][static_cast<size_t>(entry.micro_batch)];
   }
-  void take(const ScheduleEntry& entry) { of(entry) = pool(entry.chunk).take(); }
-  void give_back(const ScheduleEntry& entry) { pool(entry.chunk).give_back(of(entry)); }
-  std::vector<int32_t> needed() {
+  void take(const ScheduleEntry& entry) { of(entry) = pools[static_cast<size_t>(entry.chunk)].take(); }
+  void give_back(const ScheduleEntry& entry) { pools[static_cast<size_t>(entry.chunk)].give_back(of(entry)); }
+  std::vector<int32_t> needed() const {
     std::vector<int32_t> counts;
-    for (size_t chunk = 0; chunk < held.size(); ++chunk) counts.push_back(pool(static_cast<int32_t>(chunk)).needed());
+    for (const SlotPool& pool : pools) counts.push_back(pool.needed());
     return counts;
   }
 };
 
-void assign_slots(StageSchedule& schedule, const PipelineStage& at, bool split, SlotPools sharing) {
-  Slots slots(at.chunks, at.micro_batches, sharing), carried(at.chunks, at.micro_batches, sharing);
+void assign_slots(StageSchedule& schedule, const PipelineStage& at, bool split) {
+  Slots slots(at), carried(at);
   const Phase last = split ? Phase::weight_gradient : Phase::backward;
   for (ScheduleEntry& entry : schedule.entries) {
     if (entry.phase == Phase::forward) slots.take(entry);
@@ -125,11 +124,11 @@ bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string*
   return true;
 }
 
-StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches, SlotPools pools) {
+StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches) {
   const PipelineStage at = pipeline_stage(strategy, stage, micro_batches);
   const ScheduleRule& rule = rule_of(strategy.schedule);
   StageSchedule schedule{rule.training(at), {}, {}};
-  assign_slots(schedule, at, rule.splits_backward, pools);
+  assign_slots(schedule, at, rule.splits_backward);
   mark_last(schedule.entries);
   return schedule;
 }

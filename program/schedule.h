@@ -32,25 +32,16 @@ bool loss_follows_forward(ScheduleKind schedule);
 /// what it accepts.
 bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why = nullptr);
 
-/// Which micro-batches take turns in a slot.
-enum class SlotPools : uint8_t {
-  by_chunk,  ///< those of one chunk
-  /// Those of all chunks, which then need slots of one size at one place. Chunks are fullest at different times: with
-  /// three and more of them by_chunk needs up to half as many slots again.
-  shared,
-};
-
 /// forward, backward and weight_gradient entries with their slots. Slots are reused as early as they are free.
 struct StageSchedule {
   std::vector<ScheduleEntry> entries;
-  std::vector<int32_t> slots, carried_slots;  ///< by chunk: how many are needed (`shared`: the same pool for each)
+  std::vector<int32_t> slots, carried_slots;  ///< by chunk: how many are needed
 };
 
 /// The training step. Where a virtual stage hands over to the next one on the same rank (the turn of ZB-V, pp = 1), the two
 /// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch. Takes time in proportion to the
 /// entries. Throws (ensure) unless `schedule_fits`.
-StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches,
-                                SlotPools pools = SlotPools::by_chunk);
+StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);
 
 /// Forward only (evaluation): one slot per chunk.
 StageSchedule forward_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);

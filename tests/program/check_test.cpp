@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "program/operand_sizes.h"
 #include "tests/program/check_support.h"
 
 namespace foresail {
@@ -91,7 +92,7 @@ TEST(Check, RefusesOperandsThatDoNotFit) {
   Program program = one_rank();
   Block& block = block_named(program, "block.forward");
   block.buffers[block.instructions[1].outputs[0]].type.shape[1] += 8;
-  EXPECT_TRUE(mentions(check_program(program), "wrong shape"));
+  EXPECT_TRUE(mentions(check_program(program), "operands of linear do not fit"));
 }
 
 /// The first instruction of this kind, and the block that holds it.
@@ -206,6 +207,43 @@ TEST(Check, RefusesIndicesThatPointNowhere) {
   program = one_rank();
   block_named(program, "block.forward").instructions[0].inputs[0] = -1;
   EXPECT_TRUE(mentions(check_program(program), "no buffer of the block"));
+}
+
+TEST(Check, KnowsTheOperandsOfEveryKind) {
+  for (int kind = 0; kind < kOpKindCount; ++kind) {
+    EXPECT_NE(operand_pattern(static_cast<OpKind>(kind)), "") << name_of(static_cast<OpKind>(kind));
+  }
+  const auto type = [](std::vector<int64_t> shape) { return TensorType{DType::f32, std::move(shape)}; };
+  OpInstance norm{
+      OpKind::rms_norm_backward, {}, {type({8, 4}), type({8, 4}), type({4}), type({8})}, {type({8, 4}), type({4})}};
+  EXPECT_TRUE(operands_agree(norm, 1));
+  norm.inputs.push_back(type({8, 4}));
+  EXPECT_TRUE(operands_agree(norm, 1));
+  norm.inputs[2] = type({2});
+  EXPECT_FALSE(operands_agree(norm, 1));
+  const OpInstance gate{OpKind::swiglu_backward, {}, {type({8, 3}), type({8, 6})}, {type({8, 6})}};
+  EXPECT_TRUE(operands_agree(gate, 1));
+  const OpInstance loss{OpKind::cross_entropy_loss, {}, {type({8, 9}), type({8}), type({2, 8, 3})}, {type({1})}};
+  EXPECT_TRUE(operands_agree(loss, 2));
+  EXPECT_FALSE(operands_agree(loss, 4));
+}
+
+TEST(Check, RefusesEveryHalvedBufferOfALayer) {
+  for (const char* strategy : {"micro_batch=2", "tp=2", "dp=2,zero_stage=3"}) {
+    const auto whole = stages_of(strategy);
+    for (size_t b = 0; b < whole[0].blocks.size(); ++b) {
+      const std::string& name = whole[0].blocks[b].name;
+      if (name != "block.forward" && name != "block.backward" && name != "head") continue;
+      for (size_t i = 0; i < whole[0].blocks[b].buffers.size(); ++i) {
+        auto stages = whole;
+        int64_t& size = stages[0].blocks[b].buffers[i].type.shape.back();
+        if (size == 1) continue;
+        size /= 2;
+        EXPECT_FALSE(problems_of(stages).empty())
+            << strategy << ", " << name << ": " << whole[0].blocks[b].buffers[i].name;
+      }
+    }
+  }
 }
 
 TEST(ReadProgram, RefusesAnUnknownOperatorAndAnIndexOutOfRange) {

@@ -129,7 +129,8 @@ TEST(Dependencies, WaitSendOnAnotherQueueComesAfterTheSendsOfItsChannelOnly) {
 
 TEST(Dependencies, SlotsOfMicroBatchesAreTheirOwnUntilTheyAreReused) {
   OneBlock made;
-  made.program.chunks = {{0, 0, 1, 400, 8 * kElement, 2}};
+  constexpr int64_t kSlot = 8 * kElement;
+  made.program.chunks = {{.layers = 1, .slot_bytes = kSlot, .slots = 2}};
   made.program.blocks.resize(2);
   const Buffer slot{"x_in", Register::x_in, 0, elements_type(8), MemoryKind::activations};
   for (Block& block : made.program.blocks) block.buffers = {slot};
@@ -145,11 +146,11 @@ TEST(Dependencies, SlotsOfMicroBatchesAreTheirOwnUntilTheyAreReused) {
   computes.block = 1;
   made.program.calls[static_cast<size_t>(Phase::forward)] = {{arrives}};
   made.program.calls[static_cast<size_t>(Phase::backward)] = {{computes}};
-  made.program.schedule = {{Phase::forward, 0, 0, 0},
-                           {Phase::forward, 0, 1, 1},
-                           {Phase::backward, 0, 0, 0},
-                           {Phase::forward, 0, 2, 0},
-                           {Phase::backward, 0, 1, 1}};
+  const auto entry = [](Phase phase, int32_t micro_batch, int32_t in) {
+    return ScheduleEntry{.phase = phase, .micro_batch = micro_batch, .slot = in, .slot_offset = in * kSlot};
+  };
+  made.program.schedule = {entry(Phase::forward, 0, 0), entry(Phase::forward, 1, 1), entry(Phase::backward, 0, 0),
+                           entry(Phase::forward, 2, 0), entry(Phase::backward, 1, 1)};
   // 0 and 1 arrive; 2 reads what 0 brought; 3 overwrites it; 4 reads what 1 brought (and 3 is no reason to wait).
   const std::vector<Edge> expected = {{2, 0, Queue::pipeline}, {3, 2, Queue::compute}, {4, 1, Queue::pipeline}};
   EXPECT_EQ(edges_of(made.program), expected);

@@ -146,31 +146,6 @@ TEST(Schedule, SlotsNeverClashAndNoneIsSpare) {
   });
 }
 
-TEST(Schedule, ChunksThatShareSlotsNeedOnePerMicroBatchInFlight) {
-  for_all(6, [](const Strategy& strategy, int64_t micro_batches) {
-    const Phase last = splits_backward(strategy.schedule) ? Phase::weight_gradient : Phase::backward;
-    const auto own = training(strategy, micro_batches);
-    const Played played = play(strategy, own, durations_of(strategy), Buffering::unlimited);
-    for (int64_t s = 0; s < strategy.pp; ++s) {
-      const StageSchedule stage = training_schedule(strategy, s, micro_batches, SlotPools::shared);
-      std::map<int32_t, std::pair<int32_t, int32_t>> holder;  // slot -> chunk, micro-batch
-      for (size_t i = 0; i < stage.entries.size(); ++i) {
-        const ScheduleEntry &entry = stage.entries[i], &same = own[static_cast<size_t>(s)].entries[i];
-        EXPECT_EQ(std::tuple(entry.phase, entry.chunk, entry.micro_batch, entry.last),
-                  std::tuple(same.phase, same.chunk, same.micro_batch, same.last));
-        const std::pair owner(entry.chunk, entry.micro_batch);
-        if (entry.phase == Phase::forward) {
-          EXPECT_TRUE(holder.emplace(entry.slot, owner).second);
-        }
-        EXPECT_EQ(holder[entry.slot], owner);
-        if (entry.phase == last) holder.erase(entry.slot);
-      }
-      const auto chunks = static_cast<size_t>(strategy.virtual_stages);
-      EXPECT_EQ(stage.slots, std::vector<int32_t>(chunks, played.in_flight[static_cast<size_t>(s)]));
-    }
-  });
-}
-
 /// Whether `second` stands right behind `first` for every micro-batch.
 void expect_neighbours(const StageSchedule& stage, std::pair<Phase, int32_t> first, std::pair<Phase, int32_t> second) {
   for (size_t i = 0; i < stage.entries.size(); ++i) {

@@ -32,7 +32,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-constexpr int kRounds = 40;
+constexpr int kRounds = 20;
 
 /// Rounds whose results were wrong. Every thread has another stream of data, so that crossed wires show.
 int wrong_reductions(QueuesOfWorld& world, GroupId group) {
