@@ -1,46 +1,17 @@
 #include <fmt/format.h>
 
-#include "program/compile.h"
+#include <algorithm>
+
+#include "tests/equivalence/generator/covering.h"
 #include "tests/equivalence/suite.h"
 #include "tests/program/small_models.h"
 
 namespace foresail::testing {
+namespace {
 
-std::vector<SuiteCase> generated_cases(const std::string& device) {
-  const int meshes[][3] = {{1, 1, 1}, {2, 1, 1}, {1, 2, 1}, {1, 1, 2}, {3, 1, 1}, {1, 1, 3},
-                           {4, 1, 1}, {2, 2, 1}, {2, 1, 2}, {1, 2, 2}, {1, 4, 1}, {1, 1, 4}};
-  const int64_t micro_batches[] = {1, 2, 3};
-  std::vector<SuiteCase> cases;
-  size_t turn = 0;
-  for (const ModelSpec& model : {small_llama(), small_gpt2(), small_qwen3()}) {
-    for (const auto& [dp, tp, pp] : meshes) {
-      for (const Recompute recompute : {Recompute::none, Recompute::full}) {
-        Experiment experiment;
-        experiment.model = model;
-        experiment.job = small_job(12);
-        experiment.job.precision = device == "reference" ? "fp64" : "fp32";
-        experiment.job.optimizer.learning_rate = 1e-2;
-        experiment.job.optimizer.schedule = LearningRateSchedule::constant;
-        experiment.job.optimizer.warmup_steps = 2;
-        experiment.device = device;
-        experiment.strategy.dp = dp;
-        experiment.strategy.tp = tp;
-        experiment.strategy.pp = pp;
-        experiment.strategy.recompute = recompute;
-        experiment.strategy.micro_batch = micro_batches[turn++ % 3];
-        experiment.fused_kernels = turn % 4 != 0;
-        experiment.unfused_attention = turn % 5 == 0;
-        if (!legal(model, experiment.job, experiment.strategy).empty()) experiment.strategy.micro_batch = 1;
-        if (!legal(model, experiment.job, experiment.strategy).empty()) continue;
-        cases.push_back({fmt::format("{}, {}{}{}", model.name, to_text(experiment.strategy),
-                                     experiment.fused_kernels ? "" : ", unfused kernels",
-                                     experiment.unfused_attention ? ", unfused attention" : ""),
-                         experiment});
-      }
-    }
-  }
-  return cases;
-}
+constexpr size_t kCasesPerDevice = 156;
+
+}  // namespace
 
 Experiment baseline_of(const Experiment& experiment) {
   Experiment baseline = experiment;
@@ -48,7 +19,54 @@ Experiment baseline_of(const Experiment& experiment) {
   baseline.strategy.micro_batch = experiment.job.global_batch;
   baseline.fused_kernels = true;
   baseline.unfused_attention = false;
+  baseline.serialise_queues = false;
   return baseline;
+}
+
+std::vector<Task> generated_tasks(const std::string& device) {
+  std::vector<Task> tasks;
+  for (const Row& row : covering_rows(device == "cpu" ? 2 : 1, kCasesPerDevice)) {
+    Task task;
+    task.experiment = experiment_of(row, device);
+    task.name = name_of(task.experiment);
+    task.repeat = tasks.size() % 8 == 0;
+    task.both_modes = task.experiment.strategy.overlap;
+    tasks.push_back(task);
+  }
+  return tasks;
+}
+
+std::vector<Task> sample_of(const std::vector<Task>& tasks, size_t count) {
+  std::vector<Task> sample;
+  for (size_t i = 0; i < tasks.size() && sample.size() < count; i += std::max<size_t>(1, tasks.size() / count)) {
+    sample.push_back(tasks[i]);
+  }
+  return sample;
+}
+
+std::string name_of(const Experiment& experiment) {
+  return fmt::format("{} {} {} batch={}{}{}{}", experiment.device, experiment.model.name, to_text(experiment.strategy),
+                     experiment.job.global_batch, experiment.fused_kernels ? "" : ",unfused",
+                     experiment.unfused_attention ? ",scores" : "", experiment.serialise_queues ? ",serial" : "");
+}
+
+Task single_task(const std::string& device, const std::string& model, const std::string& strategy,
+                 const std::string& options) {
+  const auto has = [&](const char* option) { return options.find(option) != std::string::npos; };
+  Task task;
+  task.experiment.model = small_model(model);
+  int64_t batch = 12;
+  if (const auto at = options.find("batch="); at != std::string::npos) batch = std::stoll(options.substr(at + 6));
+  task.experiment.job = suite_job(device, batch);
+  task.experiment.strategy = parse_strategy(strategy).strategy;
+  task.experiment.device = device;
+  task.experiment.fused_kernels = !has("unfused");
+  task.experiment.unfused_attention = has("scores");
+  task.experiment.serialise_queues = has("serial");
+  task.name = name_of(task.experiment);
+  task.repeat = has("repeat");
+  task.both_modes = has("modes");
+  return task;
 }
 
 }  // namespace foresail::testing

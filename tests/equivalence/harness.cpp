@@ -1,6 +1,7 @@
 #include "tests/equivalence/harness.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -34,35 +35,36 @@ std::unique_ptr<Device> device_named(const std::string& name) {
   return name == "reference" ? make_reference_device() : make_cpu_device(1);
 }
 
-double element_at(const std::byte* base, DType dtype, int64_t index) {
-  if (dtype == DType::f64) {
-    double value;
-    std::memcpy(&value, base + index * 8, 8);
-    return value;
-  }
-  float value;
-  std::memcpy(&value, base + index * 4, 4);
-  return value;
-}
-
 /// One rank's part in an experiment.
 class Run {
  public:
   Run(const Experiment& experiment, Communicator& communicator, const Fault& fault)
-      : experiment_(experiment), communicator_(communicator), fault_(fault), mesh_(Mesh::of(experiment.strategy)) {}
+      : experiment_(experiment),
+        communicator_(communicator),
+        fault_(fault),
+        mesh_(mesh_of(experiment.model, experiment.strategy)),
+        place_(mesh_.coordinate_of(communicator.rank())),
+        everyone_(mesh_groups(mesh_).index(GroupKind::world, communicator.rank())) {}
 
   Outcome run();
 
  private:
-  bool takes_part() const { return communicator_.rank() < mesh_.size(); }
   void build();
+  void check_programs();
+  void append(const std::vector<std::string>& problems);
   void train();
-  Tensors local_tensors(const Segment& segment, DType dtype) const;
-  void gather(Tensors& tensors, const char* what);
-  void share(std::vector<double>& values);
+  void one_step(int64_t step);
+  void fill_data();
+  void set_inputs(int64_t step);
+  Held held(const std::vector<ParameterSlice>& slices, const Segment& segment, DType dtype, bool sharded) const;
+  Held held_parameters() const;
+  Held held_gradients() const;
+  Tensors gather(const Held& held, const char* what);
+  void share_violations();
   double evaluate_now();
   void poison_gaps();
   void check_gaps();
+  void check_padding();
 
   const Experiment& experiment_;
   Communicator& communicator_;
@@ -71,7 +73,7 @@ class Run {
   MeshCoordinate place_;
   GroupId everyone_ = 0;
   ProgramSet programs_;
-  std::vector<ParameterSlice> slices_;
+  RankSlices slices_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_, evaluation_;
@@ -80,31 +82,58 @@ class Run {
 };
 
 void Run::build() {
-  place_ = mesh_.coordinate_of(communicator_.rank());
   device_ = device_named(experiment_.device);
   Target target;
   target.back_end = experiment_.device;
   target.fused_kernels = experiment_.fused_kernels;
   target.unfused_attention = experiment_.unfused_attention;
   const WorkspaceOf workspace_of = [&](const OpInstance& op) { return device_->workspace_bytes(op); };
-  programs_ = compile(experiment_.model, experiment_.job, experiment_.strategy, target, place_.pp, workspace_of);
-  slices_ = parameter_slices(experiment_.model, experiment_.strategy, place_.pp, place_.tp);
-  for (const Program* program : {&programs_.train, &programs_.evaluate}) {
-    const auto problems = check_program(*program);
-    outcome_.violations.insert(outcome_.violations.end(), problems.begin(), problems.end());
+  const auto compile_stage = [&](int stage) {
+    return compile(experiment_.model, experiment_.job, experiment_.strategy, target, stage, workspace_of);
+  };
+  programs_ = compile_stage(place_.pp);
+  if (communicator_.rank() == 0) {
+    std::vector<Program> train, evaluate;
+    for (int stage = 0; stage < mesh_.pp; ++stage) {
+      ProgramSet set = compile_stage(stage);
+      train.push_back(std::move(set.train));
+      evaluate.push_back(std::move(set.evaluate));
+    }
+    for (const auto* stages : {&train, &evaluate}) append(check_pipeline(*stages));
   }
-  const int64_t bound = liveness_bound(programs_.train);
-  if (static_cast<double>(programs_.train.arena.bytes) > 1.02 * static_cast<double>(bound)) {
-    outcome_.violations.push_back(
-        fmt::format("arena of {} bytes is looser than 1.02 x {}", programs_.train.arena.bytes, bound));
-  }
+  slices_ = rank_slices(experiment_.model, experiment_.strategy, place_);
+  check_programs();
   if (fault_.program) fault_.program(programs_.train, place_);
   if (fault_.device) device_ = fault_.device(std::move(device_));
   arena_ = std::make_unique<Arena>(std::max(programs_.train.arena.bytes, programs_.evaluate.arena.bytes));
   poison_gaps();
-  executor_ = std::make_unique<Executor>(programs_.train, *device_, &communicator_, *arena_, communicator_.rank());
-  evaluation_ = std::make_unique<Executor>(programs_.evaluate, *device_, &communicator_, *arena_, communicator_.rank());
+  ExecutorOptions options;
+  options.serialise_queues = experiment_.serialise_queues;
+  evaluation_ = std::make_unique<Executor>(programs_.evaluate, *device_, &communicator_, *arena_, communicator_.rank(),
+                                           options);
+  if (fault_.dependencies) {
+    options.dependencies = dependencies_of(programs_.train);
+    fault_.dependencies(programs_.train, *options.dependencies);
+  }
+  executor_ =
+      std::make_unique<Executor>(programs_.train, *device_, &communicator_, *arena_, communicator_.rank(), options);
   initialise(programs_.train, slices_, static_cast<uint64_t>(experiment_.job.seed), arena_->data());
+  if (fault_.state) fault_.state({programs_.train, slices_, arena_->data()}, place_);
+}
+
+/// Static checks, and an arena that is as tight as promised. Ranks of a stage have equal Programs: the first one checks.
+void Run::check_programs() {
+  if (mesh_.data_rank(place_) != 0 || place_.tp != 0) return;
+  for (const Program* program : {&programs_.train, &programs_.evaluate}) append(check_program(*program));
+  const int64_t bound = liveness_bound(programs_.train);
+  if (static_cast<double>(programs_.train.arena.bytes) > 1.02 * static_cast<double>(bound)) {
+    outcome_.violations.push_back(
+        fmt::format("stage {}: arena of {} bytes is looser than 1.02 x {}", place_.pp, programs_.train.arena.bytes, bound));
+  }
+}
+
+void Run::append(const std::vector<std::string>& problems) {
+  outcome_.violations.insert(outcome_.violations.end(), problems.begin(), problems.end());
 }
 
 /// Bytes that neither Program uses (evaluation lives in the same arena) must stay as they are.
@@ -139,60 +168,32 @@ void Run::check_gaps() {
   }
 }
 
-Tensors Run::local_tensors(const Segment& segment, DType dtype) const {
-  Tensors tensors;
-  const std::byte* base = arena_->data() + segment.offset;
-  for (const ParameterSlice& slice : slices_) {
-    const int64_t columns = slice.shape.size() > 1 ? slice.shape[1] : 1;
-    auto& values = tensors[slice.tensor];
-    values.resize(static_cast<size_t>(slice.shape[0] * columns));
-    int64_t element = slice.element_offset;
-    for (int64_t row = slice.row_begin; row < slice.row_end; ++row) {
-      for (int64_t column = slice.column_begin; column < slice.column_end; ++column) {
-        values[static_cast<size_t>(row * columns + column)] = element_at(base, dtype, element++);
-      }
-    }
-  }
-  return tensors;
+/// What lies beside the tensors must not learn anything: padded columns would leak into products.
+void Run::check_padding() {
+  const Segment& segment = programs_.train.arena.parameters;
+  const DType dtype = programs_.train.precision.parameter;
+  const int64_t count = nonzero_padding(slices_.parameters, arena_->data() + segment.offset,
+                                        segment.bytes / size_of(dtype), dtype);
+  if (count > 0) outcome_.violations.push_back(fmt::format("{} padding elements of the parameters are not zero", count));
 }
 
-/// Global tensors from every owner's rectangles; holders of copies compare theirs with the result.
-void Run::gather(Tensors& tensors, const char* what) {
-  const Tensors mine = tensors;
-  Tensors global;
-  // Every rank knows every tensor's size: slices of all stages of tensor rank 0 name them all.
-  for (int stage = 0; stage < mesh_.pp; ++stage) {
-    for (const ParameterSlice& slice : parameter_slices(experiment_.model, experiment_.strategy, stage, 0)) {
-      global[slice.tensor].resize(static_cast<size_t>(slice.shape[0] * (slice.shape.size() > 1 ? slice.shape[1] : 1)));
-    }
-  }
-  const auto for_elements = [&](const ParameterSlice& slice, const auto& body) {
-    const int64_t columns = slice.shape.size() > 1 ? slice.shape[1] : 1;
-    for (int64_t row = slice.row_begin; row < slice.row_end; ++row) {
-      for (int64_t column = slice.column_begin; column < slice.column_end; ++column) {
-        body(static_cast<size_t>(row * columns + column));
-      }
-    }
-  };
-  if (takes_part() && place_.dp == 0) {
-    for (const ParameterSlice& slice : slices_) {
-      if (slice.second_holder || (slice.replicated && place_.tp != 0)) continue;
-      for_elements(slice, [&](size_t i) { global[slice.tensor][i] = mine.at(slice.tensor)[i]; });
-    }
-  }
-  for (auto& [name, values] : global) share(values);
-  if (takes_part()) {
-    for (const ParameterSlice& slice : slices_) {
-      bool equal = true;
-      for_elements(slice, [&](size_t i) { equal &= global[slice.tensor][i] == mine.at(slice.tensor)[i]; });
-      if (!equal) outcome_.violations.push_back(fmt::format("{} of {} differ between its holders", what, slice.tensor));
-    }
-  }
-  tensors = std::move(global);
+Held Run::held(const std::vector<ParameterSlice>& slices, const Segment& segment, DType dtype, bool sharded) const {
+  const bool first_copy = sharded ? mesh_.replica_rank(place_) == 0 : mesh_.data_rank(place_) == 0;
+  return {slices, read_slices(slices, arena_->data() + segment.offset, dtype), first_copy};
 }
 
-void Run::share(std::vector<double>& values) {
-  communicator_.all_reduce(values.data(), static_cast<int64_t>(values.size()), DType::f64, ReduceKind::sum, everyone_);
+Held Run::held_parameters() const {
+  const Program& program = programs_.train;
+  return held(slices_.parameters, program.arena.parameters, program.precision.parameter, program.zero_stage == 3);
+}
+
+Held Run::held_gradients() const {
+  const Program& program = programs_.train;
+  return held(slices_.gradients, program.arena.gradients, program.precision.gradient, program.zero_stage > 0);
+}
+
+Tensors Run::gather(const Held& held, const char* what) {
+  return gather_tensors(experiment_.model, held, what, communicator_, everyone_, outcome_.violations);
 }
 
 double Run::evaluate_now() {
@@ -204,73 +205,97 @@ double Run::evaluate_now() {
   return loss;
 }
 
-void Run::train() {
-  executor_->startup();
-  const int64_t sequence = experiment_.job.sequence_length;
-  std::vector<int32_t> unused(static_cast<size_t>(sequence));
+void Run::fill_data() {
+  std::vector<int32_t> sample(static_cast<size_t>(2 * experiment_.job.sequence_length));
   const SampleReader reader = [&](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
     read_sample(index, experiment_.model.vocabulary, tokens, targets);
   };
-  fill_batch(*executor_, programs_.train, place_.dp, 0, reader, unused);
-  const Segment& parameters = programs_.train.arena.parameters;
-  const DType parameter = programs_.train.precision.parameter;
-  const Tensors before = local_tensors(parameters, parameter);
-  const int64_t valid = experiment_.job.global_batch * sequence;
-  const auto set_inputs = [&](int64_t step) {
-    executor_->step_inputs() = step_inputs_at(experiment_.job, step, experiment_.steps, valid);
-    if (fault_.step_inputs) fault_.step_inputs(executor_->step_inputs(), place_);
-  };
+  fill_batch(*executor_, programs_.train, place_, 0, reader, sample);
+  if (!fault_.data) return;
+  for (int64_t i = 0; i < programs_.train.micro_batches; ++i) fault_.data(executor_->tokens(i), executor_->targets(i), i);
+}
+
+void Run::set_inputs(int64_t step) {
+  const int64_t valid = experiment_.job.global_batch * experiment_.job.sequence_length;
+  executor_->step_inputs() = step_inputs_at(experiment_.job, step, experiment_.steps, valid);
+  if (fault_.step_inputs) fault_.step_inputs(executor_->step_inputs(), place_);
+}
+
+void Run::one_step(int64_t step) {
+  set_inputs(step);
+  executor_->step();
+  const StepMetrics metrics = executor_->metrics();
+  outcome_.losses.push_back(metrics.loss);
+  outcome_.grad_norms.push_back(metrics.grad_norm);
+}
+
+void Run::train() {
+  executor_->startup();
+  fill_data();
   set_inputs(1);
   outcome_.evaluations.push_back(evaluate_now());
+  const Held before = held_parameters();
   for (int64_t step = 1; step <= experiment_.steps; ++step) {
-    set_inputs(step);
-    executor_->step();
-    const StepMetrics metrics = executor_->metrics();
-    outcome_.losses.push_back(metrics.loss);
-    outcome_.grad_norms.push_back(metrics.grad_norm);
-    if (step == 1) {
-      outcome_.gradients = local_tensors(programs_.train.arena.gradients, programs_.train.precision.gradient);
-    }
+    one_step(step);
+    if (step == 1) outcome_.gradients = gather(held_gradients(), "gradient");
   }
   outcome_.evaluations.push_back(evaluate_now());
-  outcome_.updates = local_tensors(parameters, parameter);
-  for (auto& [name, values] : outcome_.updates) {
-    for (size_t i = 0; i < values.size(); ++i) values[i] -= before.at(name)[i];
-  }
+  Held updates = held_parameters();
+  for (size_t i = 0; i < updates.values.size(); ++i) updates.values[i] -= before.values[i];
+  outcome_.updates = gather(updates, "update");
   check_gaps();
+  check_padding();
+}
+
+/// Puts what other ranks found to the own findings.
+void Run::share_violations() {
+  const std::string mine = fmt::format("{}", fmt::join(outcome_.violations, "\n"));
+  const auto all = all_texts(mine, 2000, communicator_, everyone_);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (static_cast<int>(rank) == communicator_.rank() || all[rank].empty()) continue;
+    outcome_.violations.push_back(fmt::format("rank {}: {}", rank, all[rank]));
+  }
 }
 
 Outcome Run::run() {
   set_thread_count(1);
-  MeshGroups groups = mesh_groups(mesh_);
-  std::vector<int> all(static_cast<size_t>(communicator_.size()));
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
-  groups.members.push_back(all);
-  communicator_.create_groups(groups.members);
-  everyone_ = static_cast<GroupId>(groups.members.size()) - 1;
-  if (takes_part()) {
+  bool built = false;
+  try {
     build();
-    train();
+    built = true;
+  } catch (const Error& error) {  // nothing was communicated yet: all ranks can report it
+    outcome_.violations.emplace_back(error.what());
   }
-  gather(outcome_.gradients, "gradients");
-  gather(outcome_.updates, "updates");
-  // Rank 0 takes part in every mesh: its scalars go to everyone.
-  for (auto* values : {&outcome_.losses, &outcome_.grad_norms, &outcome_.evaluations}) {
-    values->resize(values == &outcome_.evaluations ? 2 : static_cast<size_t>(experiment_.steps));
-    communicator_.broadcast(values->data(), static_cast<int64_t>(values->size() * sizeof(double)), 0, everyone_);
-  }
-  std::vector<double> violated{outcome_.violations.empty() ? 0.0 : 1.0};
-  share(violated);
-  if (violated[0] > 0 && outcome_.violations.empty()) {
-    outcome_.violations.push_back(fmt::format("{} other ranks report violations", violated[0]));
-  }
+  std::vector<double> failed{built ? 0.0 : 1.0};
+  communicator_.all_reduce(failed.data(), 1, DType::f64, ReduceKind::sum, everyone_);
+  if (failed[0] == 0) train();
+  share_violations();
   return std::move(outcome_);
 }
 
 }  // namespace
 
+std::vector<std::vector<int>> groups_of(const Experiment& experiment) {
+  return mesh_groups(mesh_of(experiment.model, experiment.strategy)).members;
+}
+
 Outcome run_experiment(const Experiment& experiment, Communicator& communicator, const Fault& fault) {
   return Run(experiment, communicator, fault).run();
+}
+
+std::vector<std::string> all_texts(const std::string& text, size_t most, Communicator& communicator, GroupId group) {
+  std::vector<int32_t> mine(most + 1, 0);
+  mine[0] = static_cast<int32_t>(std::min(text.size(), most));
+  std::copy_n(text.begin(), mine[0], mine.begin() + 1);
+  const auto ranks = static_cast<size_t>(communicator.group_size(group));
+  std::vector<int32_t> all(ranks * mine.size());
+  communicator.all_gather(mine.data(), all.data(), static_cast<int64_t>(mine.size()), DType::i32, group);
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto begin = all.begin() + static_cast<long>(rank * mine.size());
+    texts.emplace_back(begin + 1, begin + 1 + *begin);
+  }
+  return texts;
 }
 
 }  // namespace foresail::testing

@@ -1,81 +1,46 @@
-// Runs the equivalence suite inside one resident mpirun: every rank executes the same tests in the same order, meshes
-// smaller than the world leave the other ranks waiting. Rank 0 reports.
+// Runs the equivalence suite inside one resident mpirun: every rank executes the same tests in the same order. Rank 0
+// reports. `--one DEVICE MODEL STRATEGY [BATCH]` judges a single strategy instead.
 #include <gtest/gtest.h>
 
 #include <iostream>
-#include <map>
 
 #include "comm/communicator.h"
-#include "tests/equivalence/judge.h"
 #include "tests/equivalence/suite.h"
+#include "tests/equivalence/world.h"
 
 namespace foresail::testing {
 namespace {
 
-std::unique_ptr<Communicator> world;  // lives as long as main
-
-std::string text_of(const std::vector<std::string>& lines) {
-  std::string text;
-  for (size_t i = 0; i < lines.size() && i < 12; ++i) text += "  " + lines[i] + "\n";
-  return text;
-}
-
-/// An error on one rank would leave the others waiting: it ends them all, with its message.
-Outcome run_together(const Experiment& experiment, const Fault& fault = {}) {
-  try {
-    return run_experiment(experiment, *world, fault);
-  } catch (const std::exception& error) {
-    world->abort(error.what());
-  }
-}
-
-const Outcome& baseline_for(const Experiment& experiment) {
-  static std::map<std::string, Outcome> cache;
-  const std::string key = experiment.device + "/" + experiment.model.name;
-  auto found = cache.find(key);
-  if (found == cache.end()) found = cache.emplace(key, run_together(baseline_of(experiment))).first;
-  return found->second;
-}
-
-class Strategies : public ::testing::TestWithParam<SuiteCase> {};
-
-TEST_P(Strategies, TrainTheSameModelAsOneRank) {
-  const SuiteCase& which = GetParam();
-  const Outcome& baseline = baseline_for(which.experiment);
-  const Outcome outcome = run_together(which.experiment);
-  const auto found = differences(outcome, baseline, which.experiment);
-  EXPECT_TRUE(found.empty()) << which.name << "\n" << text_of(found);
-}
-
-class PlantedFaults : public ::testing::TestWithParam<PlantedFault> {};
-
-TEST_P(PlantedFaults, AreNoticed) {
-  const PlantedFault& planted = GetParam();
-  const Outcome& baseline = baseline_for(planted.where.experiment);
-  ASSERT_TRUE(differences(run_together(planted.where.experiment), baseline, planted.where.experiment).empty())
-      << "without the fault the case must pass";
-  const Outcome outcome = run_together(planted.where.experiment, planted.fault);
-  EXPECT_FALSE(differences(outcome, baseline, planted.where.experiment).empty()) << planted.fault.name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Reference, Strategies, ::testing::ValuesIn(generated_cases("reference")));
-INSTANTIATE_TEST_SUITE_P(Cpu, Strategies, ::testing::ValuesIn(generated_cases("cpu")));
-INSTANTIATE_TEST_SUITE_P(Reference, PlantedFaults, ::testing::ValuesIn(planted_faults("reference")));
-INSTANTIATE_TEST_SUITE_P(Cpu, PlantedFaults, ::testing::ValuesIn(planted_faults("cpu")));
+std::unique_ptr<Communicator> the_world;  // lives as long as main
 
 }  // namespace
 
+Communicator& world() { return *the_world; }
+
+namespace {
+
+int judge_one(int argc, char** argv) {
+  const Task task = single_task(argv[2], argv[3], argv[4], argc > 5 ? argv[5] : "");
+  const Findings found = judge_all(std::vector{task}, world()).at(0);
+  if (world().rank() == 0) {
+    std::cout << (found.empty() ? "equal   " : "DIFFERS ") << task.name << "\n";
+    for (const std::string& line : found) std::cout << line << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
 }  // namespace foresail::testing
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  using foresail::testing::world;
-  world = foresail::make_mpi_communicator();
-  if (world->rank() != 0) {
+  foresail::testing::the_world = foresail::make_mpi_communicator();
+  if (foresail::testing::world().rank() != 0) {
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
   }
-  const int result = RUN_ALL_TESTS();
-  world.reset();
+  const bool one = argc > 4 && std::string(argv[1]) == "--one";
+  const int result = one ? foresail::testing::judge_one(argc, argv) : RUN_ALL_TESTS();
+  foresail::testing::the_world.reset();
   return result;
 }

@@ -5,32 +5,27 @@
 #include <string>
 #include <vector>
 
-#include "tests/equivalence/harness.h"
+#include "tests/equivalence/campaign.h"
 
 namespace foresail::testing {
 
-/// An experiment and the name under which failures are reported.
-struct SuiteCase {
-  std::string name;
-  Experiment experiment;
-};
+inline void PrintTo(const Task& task, std::ostream* out) { *out << task.name; }
 
-inline void PrintTo(const SuiteCase& which, std::ostream* out) { *out << which.name; }
+/// "cpu small-llama dp=2,... batch=12,unfused": what single_task takes.
+std::string name_of(const Experiment& experiment);
 
-/// Every model x mesh (1 to 4 ranks) x recompute preset, with micro-batches, accumulation, fusion and attention varied
-/// along the way.
-std::vector<SuiteCase> generated_cases(const std::string& device);
+/// At least 150 strategies in which every possible pair of feature values appears (generator/covering.h). Some are run
+/// twice, those with overlap in both queue modes.
+std::vector<Task> generated_tasks(const std::string& device);
 
-/// One rank, one micro-batch size, fused, nothing recomputed: what every case of the same model is compared with.
+/// `count` of them, evenly spread.
+std::vector<Task> sample_of(const std::vector<Task>& tasks, size_t count);
+
+/// One rank, one micro-batch, fused, nothing recomputed: what every case of the same model and job is compared with.
 Experiment baseline_of(const Experiment& experiment);
 
-/// A fault and the case in which it must be noticed.
-struct PlantedFault {
-  Fault fault;
-  SuiteCase where;
-};
-inline void PrintTo(const PlantedFault& planted, std::ostream* out) { *out << planted.fault.name; }
-
-std::vector<PlantedFault> planted_faults(const std::string& device);
+/// By hand: model "llama", "gpt2", ...; `options` may hold batch=N, unfused, scores, serial, repeat, modes.
+Task single_task(const std::string& device, const std::string& model, const std::string& strategy,
+                 const std::string& options);
 
 }  // namespace foresail::testing

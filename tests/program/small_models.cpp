@@ -1,5 +1,7 @@
 #include "tests/program/small_models.h"
 
+#include "core/error.h"
+
 namespace foresail::testing {
 
 ModelSpec small_llama() {
@@ -40,6 +42,36 @@ ModelSpec small_qwen3() {
   model.qk_norm = true;
   model.tied_embeddings = true;
   return model;
+}
+
+ModelSpec small_uneven() {
+  ModelSpec model = small_llama();
+  model.name = "small-uneven";
+  model.layers = 6;
+  model.heads = 6;
+  model.kv_heads = 1;
+  model.ffn = 47;
+  model.vocabulary = 71;
+  return model;
+}
+
+ModelSpec small_deep() {
+  ModelSpec model = small_gpt2();
+  model.name = "small-deep";
+  model.layers = 8;
+  model.hidden = 16;
+  model.ffn = 32;
+  model.head_dim = 4;
+  model.vocabulary = 61;
+  model.tied_embeddings = false;
+  return model;
+}
+
+ModelSpec small_model(const std::string& name) {
+  for (const auto make : {small_llama, small_gpt2, small_qwen3, small_uneven, small_deep}) {
+    if (make().name == "small-" + name) return make();
+  }
+  throw_bad_input("model '" + name + "'", "no small model has that name", "see small_models.h");
 }
 
 Job small_job(int64_t global_batch, int64_t sequence_length) {

@@ -1,0 +1,10 @@
+// The communicator of all ranks that mpirun started.
+#pragma once
+
+#include "comm/communicator.h"
+
+namespace foresail::testing {
+
+Communicator& world();
+
+}  // namespace foresail::testing
