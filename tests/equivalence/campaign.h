@@ -14,7 +14,7 @@ struct Task {
   std::string name;
   Experiment experiment;
   Fault fault;
-  bool repeat = false;       ///< runs it twice: the same bits
+  bool repeat = false;      ///< runs it twice: the same bits
   bool both_modes = false;  ///< runs it with serialised queues too: the same bits
 };
 

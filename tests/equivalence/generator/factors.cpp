@@ -64,7 +64,8 @@ int64_t data_ranks(const Row& row) { return number_of(row, Factor::dp) * context
 /// The first virtual stage, which is one of the longest, gives a layer to the last.
 std::string uneven_layers(int64_t layers, int64_t stages) {
   std::vector<int64_t> counts;
-  for (int64_t stage = 0; stage < stages; ++stage) counts.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
+  for (int64_t stage = 0; stage < stages; ++stage)
+    counts.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
   --counts.front();
   ++counts.back();
   std::string text;
