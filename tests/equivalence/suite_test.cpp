@@ -1,6 +1,9 @@
 // Every rank of the world runs these tests together; rank 0 reports.
 #include <gtest/gtest.h>
 
+#include <set>
+
+#include "tests/equivalence/faults.h"
 #include "tests/equivalence/suite.h"
 #include "tests/equivalence/world.h"
 
@@ -19,6 +22,34 @@ void expect_equivalent(const std::vector<Task>& tasks) {
   const std::vector<Findings> found = judge_all(tasks, world());
   for (size_t i = 0; i < tasks.size(); ++i) EXPECT_TRUE(found[i].empty()) << tasks[i].name << "\n" << text_of(found[i]);
 }
+
+/// The cases of the faults, without them: a fault is only noticed if its case passes.
+std::vector<Task> honest(const std::vector<Task>& faults) {
+  std::vector<Task> tasks;
+  std::set<std::string> names;
+  for (Task task : faults) {
+    task.fault = {};
+    task.name = name_of(task.experiment);
+    if (names.insert(task.name).second) tasks.push_back(task);
+  }
+  return tasks;
+}
+
+void expect_noticed(const std::vector<Task>& faults) {
+  const std::vector<Findings> found = judge_all(faults, world());
+  for (size_t i = 0; i < faults.size(); ++i) EXPECT_FALSE(found[i].empty()) << faults[i].name;
+}
+
+void expect_faults_noticed(const std::string& device) {
+  const FaultList list = planted_faults(device);
+  expect_equivalent(honest(list.faults));
+  expect_equivalent(list.harmless);
+  expect_noticed(list.faults);
+}
+
+TEST(PlantedFaults, AreNoticedOnReference) { expect_faults_noticed("reference"); }
+TEST(PlantedFaults, AreNoticedOnCpu) { expect_faults_noticed("cpu"); }
+TEST(Sample, NoticesPlantedFaults) { expect_noticed(sample_of(planted_faults("cpu").faults, kSample)); }
 
 TEST(Strategies, TrainTheSameModelOnReference) { expect_equivalent(generated_tasks("reference")); }
 TEST(Strategies, TrainTheSameModelOnCpu) { expect_equivalent(generated_tasks("cpu")); }
