@@ -114,6 +114,7 @@ std::vector<Strategy> variant_strategies(int ranks) {
     if (ranks % tensor != 0) continue;
     const Strategy plain = strategy_of(tensor, ranks, 1);
     if (tensor > 1) variants.push_back(plain), variants.back().sequence_parallel = true;
+    if (ranks > 1) variants.push_back(plain), variants.back().schedule = ScheduleKind::zb_h1;
     if (plain.dp == 1) continue;
     for (const ContextKind kind : {ContextKind::ring, ContextKind::all_to_all}) {
       Strategy& context = variants.emplace_back(plain);

@@ -34,7 +34,8 @@ Job profiling_job(const ModelSpec& model, int64_t sequence_length, int64_t globa
 ModelSpec cut_to_depth(const ModelSpec& model, int64_t cache_bytes);
 
 /// Strategies of `ranks` ranks beside plain tensor and data parallelism whose Programs hold operators, shapes or collectives
-/// that no plain one has: sequence parallelism, both kinds of context parallelism, ZeRO-3.
+/// that no plain one has: sequence parallelism, split backward, both kinds of context
+/// parallelism, ZeRO-3.
 std::vector<Strategy> variant_strategies(int ranks);
 
 /// For `ranks` ranks. Named models first, cheap micro-batches before dear ones, degrees interleaved, then the variants at

@@ -201,6 +201,15 @@ std::map<std::string, OpInstance> Pass::ops_to_measure_alone() {
   return wanted;
 }
 
+bool knows_kind(const ProfileTable& table, OpKind kind) {
+  const std::string prefix = std::string(name_of(kind)) + "/";
+  const auto has = [&](const std::map<std::string, Measurement>& ops) {
+    const auto at = ops.lower_bound(prefix);
+    return at != ops.end() && at->first.starts_with(prefix);
+  };
+  return has(table.ops) || has(table.ops_in_sequence);
+}
+
 void Pass::update_ops() {
   const std::map<std::string, OpInstance> wanted = ops_to_measure_alone();
   const double deadline = team_.elapsed() + kUpdateShare * team_.remaining();
@@ -208,11 +217,12 @@ void Pass::update_ops() {
   for (const auto& [key, op] : wanted) {
     const double left = team_.agreed(deadline - team_.elapsed());
     const size_t open = wanted.size() - index++;
-    if (left <= 0) break;
     const bool known = table().ops.count(key) != 0 || table().ops_in_sequence.count(key) != 0;
     if (everyone_knows(known) || !fits(operand_bytes(op, *device_))) continue;
+    // The first of its kind is measured whatever it costs: without it nothing that uses the kind has a price.
+    if (left <= 0 && everyone_knows(knows_kind(table(), op.kind))) continue;
     RepeatLimits limits;
-    limits.seconds = left / static_cast<double>(open);
+    limits.seconds = std::max(left, 0.0) / static_cast<double>(open);
     table().ops[key] = measure_op(team_, *device_, op, 2, limits);
   }
   save();

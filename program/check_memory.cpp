@@ -153,6 +153,8 @@ class MemoryCheck {
     Segment place;
     if (base == Register::saved || base == Register::x_in || (base == Register::x_out && !step.call->leaves_stage)) {
       place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
+    } else if (base == Register::carried && step.call->carries_in_slot) {
+      place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
     } else if (base == Register::carried) {
       place = {program_.arena.slots.offset + entry.carried_offset, chunk.carried_bytes};
     } else if (base == Register::data) {

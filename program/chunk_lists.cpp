@@ -100,7 +100,7 @@ int32_t ChunkLists::shared(const std::string& key, const std::function<int32_t()
 
 void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Binding> bindings, bool leaves_stage,
                       bool last_only) {
-  list_.add({block, -1, leaves_stage, last_only, base}, store_.at(block).scratch_bytes, std::move(bindings));
+  list_.add({block, -1, leaves_stage, last_only, false, base}, store_.at(block).scratch_bytes, std::move(bindings));
 }
 
 std::string key_of(const char* what, const UnitPart& part) {
@@ -196,8 +196,8 @@ void ChunkLists::run(const std::vector<Step>& steps) {
     std::vector<Binding> bindings = step.bindings;
     bindings.insert(bindings.end(), ready.begin(), ready.end());
     bindings.insert(bindings.end(), transients.begin(), transients.end());
-    list_.add({step.block, step.layer, step.leaves_stage, false, step.base}, store_.at(step.block).scratch_bytes,
-              std::move(bindings));
+    list_.add({step.block, step.layer, step.leaves_stage, false, step.carries_in_slot, step.base},
+              store_.at(step.block).scratch_bytes, std::move(bindings));
     later();
     later = [this, &step, transients] {
       reduce(step.adds, transients);
@@ -281,6 +281,7 @@ ChunkLists::Step ChunkLists::layer_step(size_t chunk, const ChunkLayout& layout,
   step.base[index_of(Register::saved)] = step.base[index_of(Register::x_in)] = layout.region_offsets[at];
   step.base[index_of(Register::x_out)] = layout.region_offsets[at] + layout.layers[at].region_bytes;
   step.base[index_of(Register::carried)] = layout.carried_offsets[at];
+  step.carries_in_slot = layout.carries_in_slot[at];
   if (reads_parameters(store_.at(block).block)) step.reads = {layer_unit(chunk, index, whole(shape_.block))};
   return step;
 }

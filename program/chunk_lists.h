@@ -17,7 +17,9 @@ namespace foresail {
 /// Where the layers of a chunk keep things in its slots.
 struct ChunkLayout {
   std::vector<LayerBlocks> layers;
-  std::vector<int64_t> region_offsets, carried_offsets;  ///< by layer
+  std::vector<int64_t> region_offsets;   ///< by layer, in the slot
+  std::vector<int64_t> carried_offsets;  ///< by layer, in the carried slot or the slot
+  std::vector<bool> carries_in_slot;
   int64_t slot_bytes = 0, carried_bytes = 0;
   bool output_in_slot = false;  ///< the last hidden states wait in the slot for their backward
 };
@@ -52,7 +54,7 @@ class ChunkLists {
     int32_t block = -1;
     int32_t layer = -1;
     RegisterFile base{};
-    bool leaves_stage = false;
+    bool leaves_stage = false, carries_in_slot = false;
     std::vector<Held> reads, adds;
     std::vector<Held> completes;  ///< units whose gradients are whole after it, on the last micro-batch
     std::vector<Binding> bindings;

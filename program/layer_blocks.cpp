@@ -1,5 +1,7 @@
 #include "program/layer_blocks.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/round_up.h"
 #include "program/fuse.h"
@@ -48,13 +50,18 @@ struct Region {
   int64_t bytes = 0;
 };
 
-Region region_of(const StageShape& shape, const Differentiated& layer, const std::set<int>& kept) {
+/// `first`: tensors to put before the others.
+Region region_of(const StageShape& shape, const Differentiated& layer, const std::set<int>& kept,
+                 const std::set<int>& first = {}) {
   Region region;
   region.bytes = shape.hidden_bytes();  // the layer's input comes first
-  for (const int tensor : kept) {
-    if (layer.graph.tensors[static_cast<size_t>(tensor)].role == TensorRole::layer_input) continue;
-    region.kept[tensor] = {Register::saved, region.bytes, MemoryKind::activations};
-    region.bytes += round_up(layer.graph.tensors[static_cast<size_t>(tensor)].type().bytes(), shape.alignment);
+  for (const bool turn : {true, false}) {
+    for (const int tensor : kept) {
+      const GraphTensor& what = layer.graph.tensors[static_cast<size_t>(tensor)];
+      if (what.role == TensorRole::layer_input || (first.count(tensor) != 0) != turn) continue;
+      region.kept[tensor] = {Register::saved, region.bytes, MemoryKind::activations};
+      region.bytes += round_up(what.type().bytes(), shape.alignment);
+    }
   }
   return region;
 }
@@ -64,6 +71,7 @@ struct LayerPlan {
   Differentiated layer;
   ReplayPlan replay;
   Region region;
+  int64_t hole_bytes = 0;
 };
 
 BlockRequest forward_request(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan) {
@@ -85,7 +93,7 @@ BlockRequest forward_request(const StageShape& shape, const ArenaMap& arena, con
 BlockRequest backward_request(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan) {
   const Graph& graph = plan.layer.graph;
   BlockRequest backward = request("block.backward", graph, shape.block, shape, arena);
-  backward.hole_bytes = plan.region.bytes;
+  backward.hole_bytes = plan.hole_bytes;
   backward.pinned.insert(plan.region.kept.begin(), plan.region.kept.end());
   backward.pinned[graph.find(TensorRole::layer_input)] = kLayerInput;
   backward.pinned[graph.find(TensorRole::output_gradient)] = kHiddenGradient;
@@ -95,15 +103,55 @@ BlockRequest backward_request(const StageShape& shape, const ArenaMap& arena, co
   return backward;
 }
 
-void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& plan, LayerBlocks& blocks,
-                   BlockStore& store) {
-  const SplitBackward split = split_backward(plan.layer, plan.replay);
+int64_t end_of(const Place& place, const Differentiated& layer, int tensor, int64_t alignment) {
+  return place.offset + round_up(layer.graph.tensors[static_cast<size_t>(tensor)].type().bytes(), alignment);
+}
+
+/// Kept tensors whose place holds something between backward and weight gradient: what the weight half reads itself, and
+/// what carried tensors took over.
+std::set<int> still_used(const LayerPlan& plan, const SplitBackward& split, const LoweredBlock& inputs,
+                         int64_t alignment) {
+  std::set<int> used = split.kept;
+  for (const auto& [tensor, place] : plan.region.kept) {
+    for (const auto& [carried, at] : inputs.carried_places) {
+      const bool apart = at.base != Register::saved || at.offset >= end_of(place, plan.layer, tensor, alignment) ||
+                         place.offset >= end_of(at, plan.layer, carried, alignment);
+      if (!apart) used.insert(tensor);
+    }
+  }
+  return used;
+}
+
+BlockRequest input_half(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan,
+                        const SplitBackward& split) {
   BlockRequest inputs = backward_request(shape, arena, plan);
   inputs.nodes = split.input_nodes;
   inputs.carried = split.carried;
   inputs.live_out.insert(split.kept.begin(), split.kept.end());
-  blocks.backward = store.lower(std::move(inputs));
+  return inputs;
+}
+
+/// Where the dead end of the region begins after the input half.
+int64_t free_begin(const StageShape& shape, const LayerPlan& plan, const SplitBackward& split,
+                   const LoweredBlock& inputs) {
+  int64_t begin = 0;
+  for (const int tensor : split.kept) {
+    const auto place = plan.region.kept.find(tensor);
+    const int64_t end = place == plan.region.kept.end() ? shape.hidden_bytes()
+                                                        : end_of(place->second, plan.layer, tensor, shape.alignment);
+    begin = std::max(begin, end);
+  }
+  for (const auto& [tensor, place] : inputs.carried_places) {
+    if (place.base == Register::saved) begin = std::max(begin, end_of(place, plan.layer, tensor, shape.alignment));
+  }
+  return begin;
+}
+
+void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& plan, const SplitBackward& split,
+                   LayerBlocks& blocks, BlockStore& store) {
+  blocks.backward = store.lower(input_half(shape, arena, plan, split));
   blocks.carried_bytes = store.at(blocks.backward).carried_bytes;
+  blocks.free_begin = free_begin(shape, plan, split, store.at(blocks.backward));
   BlockRequest weights = request("block.weight_gradient", plan.layer.graph, shape.block, shape, arena);
   weights.nodes = split.weight_nodes;
   weights.pinned.insert(plan.region.kept.begin(), plan.region.kept.end());
@@ -116,18 +164,30 @@ void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& pl
 
 Differentiated differentiated_layer(const StageShape& shape) { return differentiated(shape, shape.block.graph); }
 
+int64_t region_bytes(const StageShape& shape, const Differentiated& layer, const std::set<int>& dropped) {
+  return region_of(shape, layer, replay_plan(layer, dropped).kept).bytes;
+}
+
 LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const std::set<int>& dropped, bool split,
-                          BlockStore& store) {
-  LayerPlan plan{differentiated_layer(shape), {}, {}};
+                          int64_t hole_bytes, BlockStore& store) {
+  LayerPlan plan{differentiated_layer(shape), {}, {}, hole_bytes};
   plan.replay = replay_plan(plan.layer, dropped);
-  plan.region = region_of(shape, plan.layer, plan.replay.kept);
   LayerBlocks blocks;
-  blocks.region_bytes = plan.region.bytes;
-  blocks.forward = store.lower(forward_request(shape, arena, plan));
   if (split) {
-    compile_split(shape, arena, plan, blocks, store);
+    // Laid out twice: what is still used after the input half is moved to the front, so that the dead rest is one piece.
+    const SplitBackward halves = split_backward(plan.layer, plan.replay);
+    plan.region = region_of(shape, plan.layer, plan.replay.kept, halves.kept);
+    const LoweredBlock trial = store.try_lower(input_half(shape, arena, plan, halves));
+    plan.region =
+        region_of(shape, plan.layer, plan.replay.kept, still_used(plan, halves, trial, shape.alignment));
+    blocks.forward = store.lower(forward_request(shape, arena, plan));
+    blocks.region_bytes = plan.region.bytes;
+    compile_split(shape, arena, plan, halves, blocks, store);
     return blocks;
   }
+  plan.region = region_of(shape, plan.layer, plan.replay.kept);
+  blocks.region_bytes = plan.region.bytes;
+  blocks.forward = store.lower(forward_request(shape, arena, plan));
   BlockRequest backward = backward_request(shape, arena, plan);
   for (const int node : plan.replay.replayed) backward.nodes.push_back({node, TimeKind::recompute});
   for (const PlannedNode& node :

@@ -12,12 +12,17 @@ namespace foresail {
 /// A transformer block with one recompute choice.
 struct LayerBlocks {
   int64_t region_bytes = 0;   ///< of a slot: the layer's input, then kept activations
-  int64_t carried_bytes = 0;  ///< from backward to weight gradient
+  int64_t carried_bytes = 0;  ///< from backward to weight gradient, beyond what finds room in the region
+  int64_t free_begin = 0;     ///< what of the region lies behind is dead between backward and weight gradient
   int32_t forward = -1, backward = -1;
   int32_t weight_gradient = -1;  ///< -1: backward is not split
 };
+/// `hole_bytes`: of the slot from the layer's region on, dead as backward goes on and free for its temporaries; at least
+/// the region itself.
 LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const std::set<int>& dropped, bool split,
-                          BlockStore& store);
+                          int64_t hole_bytes, BlockStore& store);
+/// LayerBlocks::region_bytes alone.
+int64_t region_bytes(const StageShape& shape, const Differentiated& layer, const std::set<int>& dropped);
 
 /// The block's graph with its derivatives, as `compile_layer` sees it: for recompute choices.
 Differentiated differentiated_layer(const StageShape& shape);

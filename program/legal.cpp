@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "program/compile.h"
+#include "program/schedule.h"
 
 namespace foresail {
 namespace {
@@ -69,25 +70,12 @@ void batch_divides(const Job& job, const Strategy& strategy, Reasons& reasons) {
 
 void pipeline_fits(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
   const int64_t chunks = strategy.virtual_stages;
-  if (strategy.schedule == ScheduleKind::interleaved && (chunks < 2 || strategy.pp < 2)) {
-    reasons.emplace_back("the interleaved schedule needs pp > 1 and virtual_stages > 1");
-  }
-  if (strategy.schedule == ScheduleKind::zb_v && chunks != 2) {
-    reasons.emplace_back("the ZB-V schedule has virtual_stages = 2");
-  }
-  const bool single = strategy.schedule != ScheduleKind::interleaved && strategy.schedule != ScheduleKind::zb_v;
-  if (single && chunks != 1) {
-    reasons.push_back(fmt::format("schedule {} has virtual_stages = 1", name_of(strategy.schedule)));
-  }
+  const int64_t round = strategy.dp * strategy.micro_batch;
+  const int64_t micro_batches = (std::max<int64_t>(job.global_batch, 1) + round - 1) / round;
+  if (std::string why; !schedule_fits(strategy, micro_batches, &why)) reasons.push_back(why);
   const int64_t stages = strategy.pp * chunks;
   if (stages > model.layers) {
     reasons.push_back(fmt::format("pp x virtual_stages = {} exceeds the {} layers", stages, model.layers));
-  }
-  const int64_t round = strategy.dp * strategy.micro_batch;
-  const int64_t micro_batches = (std::max<int64_t>(job.global_batch, 1) + round - 1) / round;
-  if (strategy.schedule == ScheduleKind::interleaved && micro_batches % strategy.pp != 0) {
-    reasons.push_back(fmt::format("the interleaved schedule needs micro-batches ({}) in multiples of pp = {}",
-                                  micro_batches, strategy.pp));
   }
   const auto& given = strategy.stage_layers;
   if (given.empty()) return;

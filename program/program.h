@@ -119,12 +119,13 @@ inline constexpr int kPhaseCount = 8;
 std::string_view name_of(Phase phase);
 
 /// One execution of a block in a phase. Registers `saved`, `x_in` and `x_out` are relative to the slot's base, `carried`
-/// to the carried slot's, `data` to the micro-batch's; the others are final.
+/// to the carried slot's (or the slot's), `data` to the micro-batch's; the others are final.
 struct Call {
   int32_t block = 0;
   int32_t layer = -1;         ///< global layer number; -1 for embedding, head and bookkeeping
   bool leaves_stage = false;  ///< x_out is final: the hidden states leave the chunk through scratch, not the slot
   bool last_only = false;     ///< only for the chunk's last micro-batch of the step (overlapped gradient reduction)
+  bool carries_in_slot = false;  ///< `carried` lies in the slot, in what an earlier layer's backward left dead
   RegisterFile base{};
 };
 

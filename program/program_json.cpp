@@ -285,6 +285,7 @@ Json call_json(const Call& call) {
   Json json{{"block", call.block}, {"layer", call.layer}, {"base", call.base}};
   if (call.leaves_stage) json["leaves_stage"] = true;
   if (call.last_only) json["last_only"] = true;
+  if (call.carries_in_slot) json["carries_in_slot"] = true;
   return json;
 }
 
@@ -308,6 +309,7 @@ Call call_from(const JsonObject& object, size_t blocks) {
   call.layer = static_cast<int32_t>(object.require_int("layer", -1, 1 << 20));
   call.leaves_stage = object.get_bool("leaves_stage", false);
   call.last_only = object.get_bool("last_only", false);
+  call.carries_in_slot = object.get_bool("carries_in_slot", false);
   const auto base = bounded_ints(object, "base");
   if (base.size() != call.base.size()) object.fail("base", "the register file has another size", "dump it again");
   std::copy(base.begin(), base.end(), call.base.begin());

@@ -32,6 +32,9 @@ class StageCompiler {
 
  private:
   ChunkLayout chunk_layout(size_t chunk);
+  const LayerBlocks& layer_blocks(const std::vector<std::set<int>>& dropped, size_t index,
+                                  const Differentiated& layer, bool split, const ChunkLayout& layout);
+  void place_carried(ChunkLayout& layout) const;
   void keep(Phase phase, CallSequence sequence);
   void step_call(Phase phase, int32_t block, const RegisterFile& base = {}, int64_t layer = -1);
   void for_units(Phase phase, const std::function<std::optional<Block>(const LayerKind&)>& make);
@@ -48,7 +51,7 @@ class StageCompiler {
   BlockStore store_;
   ChunkLists lists_;
   std::vector<std::pair<Phase, CallSequence>> sequences_;  ///< by phase, chunks in order
-  std::map<std::set<int>, LayerBlocks> layer_blocks_;      ///< by what is dropped
+  std::map<std::pair<std::set<int>, int64_t>, LayerBlocks> layer_blocks_;  ///< by what is dropped and what is free
 };
 
 StageCompiler::StageCompiler(const StageShape& shape, const Target& target, const WorkspaceOf& workspace_of,
@@ -70,27 +73,57 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
   program_.arena = persistent_arena(shape, state);
 }
 
-/// Compiles each recompute choice once and stacks the layers' regions in the slot.
+/// Stacks the layers' regions in the slot and compiles each recompute choice once. Backward runs from the last layer down:
+/// what lies above a layer's region is dead by then, unless a weight gradient is still to come.
 ChunkLayout StageCompiler::chunk_layout(size_t chunk) {
   const ChunkShape& here = shape_.chunks[chunk];
-  const bool split = splits_backward(shape_.strategy.schedule);
   const Differentiated layer = differentiated_layer(shape_);
   ChunkLayout layout;
+  layout.output_in_slot = here.last && !loss_follows_forward(shape_.strategy.schedule);
+  std::vector<std::set<int>> dropped;
   for (int64_t i = 0; i < here.layers.count; ++i) {
-    const std::set<int> dropped = dropped_tensors(layer, shape_.strategy, here.layers.first + i);
-    auto found = layer_blocks_.find(dropped);
-    if (found == layer_blocks_.end()) {
-      found = layer_blocks_.emplace(dropped, compile_layer(shape_, program_.arena, dropped, split, store_)).first;
-    }
-    layout.layers.push_back(found->second);
+    dropped.push_back(dropped_tensors(layer, shape_.strategy, here.layers.first + i));
     layout.region_offsets.push_back(layout.slot_bytes);
-    layout.carried_offsets.push_back(layout.carried_bytes);
-    layout.slot_bytes += found->second.region_bytes;
-    layout.carried_bytes += found->second.carried_bytes;
+    layout.slot_bytes += region_bytes(shape_, layer, dropped.back());
   }
-  layout.output_in_slot = here.last && shape_.strategy.schedule == ScheduleKind::gpipe;
   if (layout.output_in_slot) layout.slot_bytes += shape_.hidden_bytes();
+  const bool split = splits_backward(shape_.strategy.schedule);
+  for (size_t i = 0; i < dropped.size(); ++i) {
+    const LayerBlocks& blocks = layer_blocks(dropped, i, layer, split, layout);
+    layout.layers.push_back(blocks);
+  }
+  place_carried(layout);
   return layout;
+}
+
+/// What a layer carries to its weight gradient goes into the dead end of the region above, whose backward ran before; the
+/// highest layer's into the carried slot.
+void StageCompiler::place_carried(ChunkLayout& layout) const {
+  for (size_t i = 0; i < layout.layers.size(); ++i) {
+    const LayerBlocks* above = i + 1 < layout.layers.size() ? &layout.layers[i + 1] : nullptr;
+    const int64_t bytes = layout.layers[i].carried_bytes;
+    const bool fits = above != nullptr && bytes <= above->region_bytes - above->free_begin;
+    layout.carries_in_slot.push_back(fits);
+    layout.carried_offsets.push_back(fits ? layout.region_offsets[i + 1] + above->free_begin : layout.carried_bytes);
+    if (!fits) layout.carried_bytes += bytes;
+  }
+}
+
+/// The blocks of layer `index` of a chunk, shared by all its layers with the same choice: their temporaries fit into what
+/// is dead above the highest of them.
+const LayerBlocks& StageCompiler::layer_blocks(const std::vector<std::set<int>>& dropped, size_t index,
+                                               const Differentiated& layer, bool split, const ChunkLayout& layout) {
+  int64_t hole = region_bytes(shape_, layer, dropped[index]);
+  if (!split) {
+    const auto highest = std::find(dropped.rbegin(), dropped.rend(), dropped[index]);
+    hole = layout.slot_bytes - layout.region_offsets[static_cast<size_t>(dropped.rend() - highest) - 1];
+  }
+  const auto key = std::pair(dropped[index], hole);
+  auto found = layer_blocks_.find(key);
+  if (found == layer_blocks_.end()) {
+    found = layer_blocks_.emplace(key, compile_layer(shape_, program_.arena, dropped[index], split, hole, store_)).first;
+  }
+  return found->second;
 }
 
 void StageCompiler::keep(Phase phase, CallSequence sequence) { sequences_.emplace_back(phase, std::move(sequence)); }
@@ -100,7 +133,7 @@ void StageCompiler::step_call(Phase phase, int32_t block, const RegisterFile& ba
   const auto same = [&](const auto& entry) { return entry.first == phase; };
   auto found = std::find_if(sequences_.begin(), sequences_.end(), same);
   if (found == sequences_.end()) found = sequences_.insert(sequences_.end(), {phase, CallSequence{}});
-  found->second.add({block, static_cast<int32_t>(layer), false, false, base}, store_.at(block).scratch_bytes);
+  found->second.add({block, static_cast<int32_t>(layer), false, false, false, base}, store_.at(block).scratch_bytes);
 }
 
 /// One call per unit of the stage; units of a kind share their block.

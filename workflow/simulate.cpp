@@ -113,7 +113,9 @@ Strategy strategy_of(const Program& program) {
   strategy.zero_stage = program.zero_stage;
   if (program.zero_stage > 0 && mesh.shard < mesh.data_ranks()) strategy.zero_group = mesh.shard;
   strategy.ragged_batch = program.global_batch % (mesh.dp * strategy.micro_batch) != 0;
-  strategy.sequence_parallel = any_instruction(program, [](const Instruction& i) { return i.attributes.rows_cut; });
+  strategy.sequence_parallel = any_instruction(program, [](const Instruction& i) {
+    return i.kind == InstructionKind::reduce_scatter && i.group == GroupKind::tensor;
+  });
   const bool exchanges =
       any_instruction(program, [](const Instruction& i) { return i.kind == InstructionKind::all_to_all; });
   if (exchanges) strategy.context = ContextKind::all_to_all;

@@ -171,20 +171,28 @@ bool Search::bounded_by(const Strategy& strategy, double worth) {
   return true;
 }
 
+/// The ends first: they hold embedding and head, and tell most about memory and time.
+std::vector<size_t> visiting_order(int64_t stages) {
+  std::vector<size_t> order = {0};
+  if (stages > 1) order.push_back(static_cast<size_t>(stages) - 1);
+  for (size_t stage = 1; stage + 1 < static_cast<size_t>(stages); ++stage) order.push_back(stage);
+  return order;
+}
+
 /// Compiles stage after stage; the first that does not fit or shows that the step is too long ends it.
 void Search::visit(const Strategy& strategy, const Evaluator& evaluator, const Worth& worth) {
-  std::vector<Program> stages;
-  for (int stage = 0; stage < strategy.pp; ++stage) {
-    stages.push_back(evaluator.compile_stage(strategy, stage));
-    const Program& program = stages.back();
+  std::vector<Program> stages(static_cast<size_t>(strategy.pp));
+  for (const size_t stage : visiting_order(strategy.pp)) {
+    stages[stage] = evaluator.compile_stage(strategy, static_cast<int>(stage));
+    const Program& program = stages[stage];
     const int64_t peak = program.arena.bytes + evaluator.target().framework_bytes;
     if (peak > ceiling(strategy.devices())) {
       ++result_.refused[kOutOfMemory];
       too_large_.emplace_back(peak, strategy);
       return;
     }
-    const bool tells_more = stage == 0 || stage + 1 == strategy.pp;  // the ends hold embedding and head
-    if (!request_.prune || !tells_more) continue;
+    const bool is_end = stage == 0 || stage + 1 == stages.size();
+    if (!request_.prune || !is_end) continue;
     const double least = busy_seconds(program, evaluator.costs(), request_.machine.devices_per_node);
     if (bounded_by(strategy, worth.of(least))) return;
   }

@@ -78,7 +78,8 @@ TEST(Compiled, EveryFeatureShowsInItsOwnPartOfTimeOrMemory) {
                    three = predicted("dp=4,micro_batch=2,zero_stage=3");
   EXPECT_NEAR(static_cast<double>(one.memory.optimizer), static_cast<double>(whole.memory.optimizer) / 4,
               0.02 * static_cast<double>(whole.memory.optimizer));
-  EXPECT_EQ(one.memory.gradients, whole.memory.gradients);
+  EXPECT_NEAR(static_cast<double>(one.memory.gradients), static_cast<double>(whole.memory.gradients),
+              0.01 * static_cast<double>(whole.memory.gradients));  // shares are padded
   EXPECT_LT(two.memory.gradients, whole.memory.gradients / 3);
   EXPECT_LT(three.memory.parameters, whole.memory.parameters / 3);
   EXPECT_GT(three.time.data_comm, one.time.data_comm);  // gathered for every micro-batch

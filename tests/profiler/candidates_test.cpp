@@ -44,6 +44,18 @@ TEST(Candidates, NamedModelsComeFirstWithEveryLegalDegreeOfTensorParallelism) {
   EXPECT_LE(list[0].strategy.micro_batch, list[static_cast<size_t>(grid - list.begin()) - 1].strategy.micro_batch);
 }
 
+TEST(Candidates, HoldWhatOnlyVariantsRun) {
+  EXPECT_TRUE(variant_strategies(1).empty());
+  const auto list = replay_candidates({model(3)}, 4, 0, 1 << 20);
+  const auto has = [&](const auto& is) {
+    return std::any_of(list.begin(), list.end(), [&](const auto& c) { return c.named && is(c.strategy); });
+  };
+  EXPECT_TRUE(has([](const Strategy& s) { return s.tp == 2 && s.sequence_parallel; }));
+  EXPECT_TRUE(has([](const Strategy& s) { return s.cp == 4 && s.context == ContextKind::ring; }));
+  EXPECT_TRUE(has([](const Strategy& s) { return s.cp == 2 && s.tp == 2 && s.context == ContextKind::all_to_all; }));
+  EXPECT_TRUE(has([](const Strategy& s) { return s.dp == 4 && s.zero_stage == 3; }));
+}
+
 TEST(Candidates, TheGridHoldsOtherWidthsThanTheNamedModel) {
   std::set<int64_t> widths;
   for (const ReplayCandidate& candidate : replay_candidates({model(3)}, 1, 0, 1 << 20)) {
@@ -66,8 +78,8 @@ TEST(Candidates, AModelIsCutToWhatOverflowsTheCache) {
 TEST(Candidates, AreNamedInWords) {
   std::set<std::string> texts;
   for (const ReplayCandidate& candidate : replay_candidates({model(40)}, 1, 0, 1)) texts.insert(candidate.text());
-  EXPECT_TRUE(texts.count("m, 2 layers, tp=1 dp=1 micro_batch=1"));
-  EXPECT_TRUE(texts.count("m at 0.5 times its width, 2 layers, tp=1 dp=1 micro_batch=4"));
+  EXPECT_TRUE(texts.count("m, 2 layers, dp=1 tp=1 pp=1 micro_batch=1 recompute=none"));
+  EXPECT_TRUE(texts.count("m at 0.5 times its width, 2 layers, dp=1 tp=1 pp=1 micro_batch=4 recompute=none"));
 }
 
 TEST(Candidates, MicroBatchesDoubleUpToFourThousandTokens) {

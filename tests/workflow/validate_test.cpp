@@ -29,22 +29,40 @@ TEST(Validate, PublishedRunsArePricedOrRefusedByName) {
   options.runs = excerpt();
   const ValidateResult result = validate(options);
   ASSERT_EQ(result.rows.size(), 6u);
-  EXPECT_EQ(row_of(result, "korthikanti2022-2").refused, "needs sequence parallelism + selective recompute");
-  EXPECT_EQ(row_of(result, "korthikanti2022-3").refused, "needs interleaving (vpp > 1)");
   const std::string device = row_of(result, "megatron2021-40").refused;
   for (const char* part : {"'V100 (DGX-2)'", "gpu_mem_gb blank", "A100-SXM-80GB"}) {
     EXPECT_NE(device.find(part), std::string::npos) << device;
   }
   EXPECT_NE(validate_table(result).find(device), std::string::npos);
-  for (const char* id : {"korthikanti2022-1", "megatron2021-1", "megatron2021-17"}) {
+  for (const char* id :
+       {"korthikanti2022-1", "korthikanti2022-2", "korthikanti2022-3", "megatron2021-1", "megatron2021-17"}) {
     const ValidatedRow& row = row_of(result, id);
     EXPECT_EQ(row.refused, "") << id;
     EXPECT_GT(row.predicted_seconds, 0);
     // Structure, not tuning: no constant was fitted on these rows, and yet a wrong op or switch would be further off.
-    EXPECT_NEAR(row.predicted_seconds / row.measured_seconds, 1, 0.15) << id;
+    // Interleaved stages stall for a while: a stage that is two forwards ahead of its successor has one buffer to send from.
+    const double tolerance = row.strategy.virtual_stages > 1 ? 0.25 : 0.15;
+    EXPECT_NEAR(row.predicted_seconds / row.measured_seconds, 1, tolerance) << id;
     EXPECT_LT(row.low, row.measured_seconds);
     EXPECT_GT(row.high, row.measured_seconds);
   }
+}
+
+TEST(Validate, RowsRunWithTheirSwitches) {
+  ValidateOptions options;
+  options.runs = excerpt();
+  const ValidateResult result = validate(options);
+  const Strategy& cut = row_of(result, "korthikanti2022-2").strategy;
+  EXPECT_TRUE(cut.sequence_parallel);
+  // Megatron's selective: the attention core of every layer and nothing else.
+  EXPECT_EQ(cut.recompute, Recompute::none);
+  ASSERT_EQ(cut.recompute_layers.size(), 1u);
+  EXPECT_EQ(cut.recompute_layers[0].last, 47);
+  EXPECT_EQ(cut.recompute_layers[0].tensors.size(), 3u);
+  const Strategy& interleaved = row_of(result, "korthikanti2022-3").strategy;
+  EXPECT_EQ(interleaved.schedule, ScheduleKind::interleaved);
+  EXPECT_EQ(interleaved.virtual_stages, 3);
+  EXPECT_EQ(interleaved.recompute, Recompute::full);
 }
 
 TEST(Validate, WhatARowDoesNotSayIsListed) {
@@ -123,7 +141,8 @@ TEST_F(ValidateFile, RefusalsNameTheirReason) {
   const std::vector<std::string> expected = {"seq_len is blank", "no time", "degrees do not multiply to the devices"};
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(result.rows[i].refused, expected[i]);
   EXPECT_EQ(result.rows[3].refused.rfind("stack 'nobody' is not in the catalogue", 0), 0u) << result.rows[3].refused;
-  EXPECT_EQ(result.rows[4].refused, "needs ZeRO");
+  EXPECT_EQ(result.rows[4].refused, "");
+  EXPECT_EQ(result.rows[4].strategy.zero_stage, 3);
   EXPECT_EQ(result.rows[5].refused.rfind("not legal: ", 0), 0u) << result.rows[5].refused;
   EXPECT_EQ(result.rows[6].refused, "");  // the catalogue knows the shape by name
 }
