@@ -110,8 +110,8 @@ void plant_exchange_faults(FaultList& list) {
   list.add("llama", kAllToAll,
            without("gradients of heads are not exchanged back",
                    in_block("block.backward", all_to_all, GroupKind::context), 1));
-  list.add("llama", kAllToAll, in_context("rows of context ranks merged in the order of ranks", OpKind::rows_merge,
-                                          [](KernelContext& context) { context.context_size = 1; }));
+  list.add("llama", kAllToAll, after_kernel("rows of the context ranks merged into the wrong positions",
+                                            OpKind::rows_merge, swap_halves));
 }
 
 }  // namespace
