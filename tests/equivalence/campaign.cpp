@@ -123,6 +123,7 @@ std::map<std::string, Outcome>& baselines() {
 void make_baselines(std::span<const Task> tasks, Communicator& world) {
   std::vector<Experiment> missing;
   for (const Task& task : tasks) {
+    if (task.against_itself) continue;
     const Experiment baseline = baseline_of(task.experiment);
     if (baselines().try_emplace(key_of(baseline), blank_outcome(baseline)).second) missing.push_back(baseline);
   }
@@ -152,7 +153,21 @@ void expect_same_bits(Outcome& a, Outcome& b, const char* what, Findings& found)
   if (!same) found.push_back(fmt::format("{} gives other bits", what));
 }
 
+Findings judge_against_itself(const Task& task, Communicator& communicator) {
+  Outcome honest = run_experiment(task.experiment, communicator);
+  Outcome outcome = run_experiment(task.experiment, communicator, task.fault);
+  Findings found;
+  for (const std::string& violation : outcome.violations) {
+    if (std::find(honest.violations.begin(), honest.violations.end(), violation) == honest.violations.end()) {
+      found.push_back(violation);
+    }
+  }
+  expect_same_bits(honest, outcome, task.fault.name.c_str(), found);
+  return found;
+}
+
 Findings judge(const Task& task, Communicator& communicator) {
+  if (task.against_itself) return judge_against_itself(task, communicator);
   const Experiment& experiment = task.experiment;
   Outcome outcome = run_experiment(experiment, communicator, task.fault);
   Findings found = outcome.losses.empty()
