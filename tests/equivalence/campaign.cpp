@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "core/error.h"
@@ -201,8 +202,8 @@ std::vector<Findings> judge_all(std::span<const Task> tasks, Communicator& world
   run_rounds(experiments, world, run, [&](const Round& round, GroupId everyone) {
     const auto texts = all_texts(std::exchange(mine, {}), kMostFindingBytes, world, everyone);
     for (const Round::Part& part : round.parts) {
-      const std::string& text = texts[static_cast<size_t>(part.first)];
-      if (!text.empty()) found[part.index].push_back(text);
+      std::istringstream lines(texts[static_cast<size_t>(part.first)]);
+      for (std::string line; std::getline(lines, line);) found[part.index].push_back(line);
     }
   });
   return found;

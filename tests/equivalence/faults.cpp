@@ -159,8 +159,8 @@ Fault after_kernel(std::string name, OpKind kind, Tamper tamper) {
 }
 
 std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> slowed_down(OpKind kind, int milliseconds) {
-  return tampered(
-      kind, [=](KernelContext&) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }, {});
+  return tampered(kind, [=](KernelContext&) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); },
+                  {});
 }
 
 Experiment case_of(const std::string& device, const std::string& model, const std::string& strategy) {

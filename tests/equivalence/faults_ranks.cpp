@@ -59,8 +59,9 @@ void plant_sequence_faults(FaultList& list) {
   list.add("llama", kSequence,
            without("gradient of the final norm holds only this rank's rows",
                    in_block("head.finish_reduction", all_reduce, GroupKind::tensor)));
-  list.add("gpt2", kSequence, in_context("dropout of cut rows keyed by the row within the rank", OpKind::dropout,
-                                         [](KernelContext& context) { context.tensor_rank = 0; }));
+  list.add("gpt2", kSequence,
+           in_context("dropout of cut rows keyed by the row within the rank", OpKind::dropout,
+                      [](KernelContext& context) { context.tensor_rank = 0; }));
 }
 
 void plant_padding_and_copy_faults(FaultList& list) {
@@ -89,18 +90,22 @@ void plant_ring_faults(FaultList& list) {
   list.add("llama", kRing,
            without("a ring step is skipped: keys of other ranks are never seen",
                    in_block("block.forward", OpKind::ring_attention)));
+  list.add("llama", kRing, without("keys do not travel", in_block("block.forward", ring_shift, GroupKind::context)));
+  list.add(
+      "llama", kRing,
+      without("gradients of keys do not come home", in_block("block.backward", ring_shift, GroupKind::context), 2));
   list.add("llama", kRing,
-           without("keys do not travel", in_block("block.forward", ring_shift, GroupKind::context)));
+           in_context("positions are contiguous, not zigzag, in the rotation", OpKind::rope,
+                      [](KernelContext& context) { context.context_rank = 0; }));
+  list.add("gpt2", kRing,
+           in_context("learned positions of another rank", OpKind::position_embedding,
+                      [](KernelContext& context) { context.context_rank = 1 - context.context_rank; }));
   list.add("llama", kRing,
-           without("gradients of keys do not come home", in_block("block.backward", ring_shift, GroupKind::context), 2));
-  list.add("llama", kRing, in_context("positions are contiguous, not zigzag, in the rotation", OpKind::rope,
-                                      [](KernelContext& context) { context.context_rank = 0; }));
-  list.add("gpt2", kRing, in_context("learned positions of another rank", OpKind::position_embedding,
-                                     [](KernelContext& context) { context.context_rank = 1 - context.context_rank; }));
-  list.add("llama", kRing, in_context("causal mask of another rank's positions", OpKind::ring_attention,
-                                      [](KernelContext& context) { context.context_rank = 1 - context.context_rank; }));
-  list.add("llama", kRing,
-           without("gradients not reduced over context ranks", in_block("bucket.reduce", all_reduce, GroupKind::replica)));
+           in_context("causal mask of another rank's positions", OpKind::ring_attention,
+                      [](KernelContext& context) { context.context_rank = 1 - context.context_rank; }));
+  list.add(
+      "llama", kRing,
+      without("gradients not reduced over context ranks", in_block("bucket.reduce", all_reduce, GroupKind::replica)));
 }
 
 void plant_exchange_faults(FaultList& list) {
@@ -110,8 +115,8 @@ void plant_exchange_faults(FaultList& list) {
   list.add("llama", kAllToAll,
            without("gradients of heads are not exchanged back",
                    in_block("block.backward", all_to_all, GroupKind::context), 1));
-  list.add("llama", kAllToAll, after_kernel("rows of the context ranks merged into the wrong positions",
-                                            OpKind::rows_merge, swap_halves));
+  list.add("llama", kAllToAll,
+           after_kernel("rows of the context ranks merged into the wrong positions", OpKind::rows_merge, swap_halves));
 }
 
 }  // namespace
@@ -128,18 +133,19 @@ void plant_tensor_faults(FaultList& list) {
                    in_block("block.forward", all_reduce, GroupKind::tensor)));
   list.add("llama", kTensor,
            without("gradient of the head's input not summed over tp", in_block("head", all_reduce, GroupKind::tensor)));
-  list.add("llama", kTensor,
-           in_program("shifted shard: one rank's weight begins a row late", [](Program& p, const MeshCoordinate& place) {
-             if (place.tp != 1) return;
-             for (Block& block : p.blocks) {
-               for (Buffer& buffer : block.buffers) {
-                 if (block.name != "block.forward" || buffer.name != "attention_out") continue;
-                 if (buffer.base == Register::parameter) {
-                   buffer.offset += buffer.type.shape[1] * size_of(buffer.type.dtype);
-                 }
-               }
-             }
-           }));
+  list.add(
+      "llama", kTensor,
+      in_program("shifted shard: one rank's weight begins a row late", [](Program& p, const MeshCoordinate& place) {
+        if (place.tp != 1) return;
+        for (Block& block : p.blocks) {
+          for (Buffer& buffer : block.buffers) {
+            if (block.name != "block.forward" || buffer.name != "attention_out") continue;
+            if (buffer.base == Register::parameter) {
+              buffer.offset += buffer.type.shape[1] * size_of(buffer.type.dtype);
+            }
+          }
+        }
+      }));
   plant_sequence_faults(list);
   plant_padding_and_copy_faults(list);
 }
@@ -150,14 +156,18 @@ void plant_context_faults(FaultList& list) {
 }
 
 void plant_random_number_faults(FaultList& list) {
-  list.add("gpt2", "dp=2,micro_batch=2", in_context("dropout keyed by the local row", OpKind::dropout,
-                                                    [](KernelContext& context) { context.first_row = 0; }));
-  list.add("gpt2", kTensor, in_context("attention dropout keyed by the local head", OpKind::attention,
-                                       [](KernelContext& context) { context.tensor_rank = 0; }));
-  list.add("gpt2", "pp=2,micro_batch=2", in_context("dropout keyed by the same layer everywhere", OpKind::dropout,
-                                                    [](KernelContext& context) { context.layer = 0; }));
-  list.add("gpt2", kRing, in_context("dropout keyed by the row within the context rank", OpKind::dropout,
-                                     [](KernelContext& context) { context.context_rank = 0; }));
+  list.add("gpt2", "dp=2,micro_batch=2",
+           in_context("dropout keyed by the local row", OpKind::dropout,
+                      [](KernelContext& context) { context.first_row = 0; }));
+  list.add("gpt2", kTensor,
+           in_context("attention dropout keyed by the local head", OpKind::attention,
+                      [](KernelContext& context) { context.tensor_rank = 0; }));
+  list.add("gpt2", "pp=2,micro_batch=2",
+           in_context("dropout keyed by the same layer everywhere", OpKind::dropout,
+                      [](KernelContext& context) { context.layer = 0; }));
+  list.add("gpt2", kRing,
+           in_context("dropout keyed by the row within the context rank", OpKind::dropout,
+                      [](KernelContext& context) { context.context_rank = 0; }));
 }
 
 }  // namespace foresail::testing

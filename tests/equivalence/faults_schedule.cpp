@@ -47,12 +47,13 @@ void plant_chunk_faults(FaultList& list) {
              const auto parameter = static_cast<size_t>(Register::parameter);
              std::swap(forward[0][first.at(0)].base[parameter], forward[1][second.at(0)].base[parameter]);
            }));
-  list.add("llama", kInterleaved,
-           in_program("a chunk's backward reads another micro-batch's slot", [](Program& p, const MeshCoordinate& place) {
-             if (place.pp != 0) return;
-             const int64_t other = entry_of(p, Phase::forward, 0, 0).slot_offset;
-             entry_of(p, Phase::backward, 0, 1).slot_offset = other;
-           }));
+  list.add(
+      "llama", kInterleaved,
+      in_program("a chunk's backward reads another micro-batch's slot", [](Program& p, const MeshCoordinate& place) {
+        if (place.pp != 0) return;
+        const int64_t other = entry_of(p, Phase::forward, 0, 0).slot_offset;
+        entry_of(p, Phase::backward, 0, 1).slot_offset = other;
+      }));
   list.add("deep", "pp=2,schedule=interleaved,virtual_stages=2,micro_batch=1",
            in_program("layers of a chunk in the wrong order", [](Program& p, const MeshCoordinate& place) {
              if (place.pp != 0) return;
@@ -75,11 +76,16 @@ void plant_split_faults(FaultList& list) {
                         ScheduleEntry& entry = entry_of(p, Phase::weight_gradient, 0, 1);
                         entry.carried_offset = entry_of(p, Phase::weight_gradient, 0, 0).carried_offset;
                       }));
-  list.add("llama", kTurn,
-           in_program("the weight gradient of a micro-batch is counted twice", [](Program& p, const MeshCoordinate& place) {
-             if (place.pp != 0) return;
-             entry_of(p, Phase::weight_gradient, 1, 1) = entry_of(p, Phase::weight_gradient, 1, 0);
-           }));
+  list.add(
+      "llama", kTurn,
+      in_program("the weight gradient of a micro-batch is counted twice", [](Program& p, const MeshCoordinate& place) {
+        if (place.pp != 0) return;
+        const ScheduleEntry twice = entry_of(p, Phase::weight_gradient, 1, 1);
+        const auto at = std::find_if(p.schedule.begin(), p.schedule.end(), [&](const ScheduleEntry& entry) {
+          return entry.phase == twice.phase && entry.chunk == 1 && entry.micro_batch == 1;
+        });
+        p.schedule.insert(at, twice);
+      }));
   list.add("gpt2", kTurn, in_program("the turn hands over nothing", [](Program& p, const MeshCoordinate& place) {
              if (place.pp == 1) remove(p, in_block("hand_over", OpKind::copy));
            }));
@@ -96,11 +102,12 @@ void plant_pipeline_faults(FaultList& list) {
                       }));
   list.add("gpt2", "pp=2,micro_batch=2",
            in_program("tied table counted by both holders in the norm", count_second_holder));
-  list.add("llama", "pp=2,micro_batch=1",
-           in_program("gradient of another micro-batch: a slot is mixed up", [](Program& p, const MeshCoordinate& place) {
-             if (place.pp != 0) return;
-             entry_of(p, Phase::backward, 0, 3).slot_offset = entry_of(p, Phase::backward, 0, 2).slot_offset;
-           }));
+  list.add(
+      "llama", "pp=2,micro_batch=1",
+      in_program("gradient of another micro-batch: a slot is mixed up", [](Program& p, const MeshCoordinate& place) {
+        if (place.pp != 0) return;
+        entry_of(p, Phase::backward, 0, 3).slot_offset = entry_of(p, Phase::backward, 0, 2).slot_offset;
+      }));
   list.add("llama", "pp=2,micro_batch=2,schedule=gpipe",
            in_program("GPipe: all backwards read the first slot", [](Program& p, const MeshCoordinate& place) {
              if (place.pp != 1) return;
@@ -123,7 +130,8 @@ void plant_pipeline_faults(FaultList& list) {
 
 void plant_recompute_faults(FaultList& list) {
   list.add("llama", "micro_batch=2,recompute=full", stale("stale recompute: SwiGLU is not replayed", OpKind::swiglu));
-  list.add("llama", "micro_batch=2,recompute=full", stale("stale recompute: a product is not replayed", OpKind::linear));
+  list.add("llama", "micro_batch=2,recompute=full",
+           stale("stale recompute: a product is not replayed", OpKind::linear));
   list.add("llama", "micro_batch=2,recompute=selective",
            stale("stale selective recompute: SwiGLU is not replayed", OpKind::swiglu));
   list.add("gpt2", "micro_batch=2,recompute=selective",

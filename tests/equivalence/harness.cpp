@@ -65,6 +65,7 @@ class Run {
   void poison_gaps();
   void check_gaps();
   void check_padding();
+  void check_metrics();
 
   const Experiment& experiment_;
   Communicator& communicator_;
@@ -109,8 +110,8 @@ void Run::build() {
   poison_gaps();
   ExecutorOptions options;
   options.serialise_queues = experiment_.serialise_queues;
-  evaluation_ = std::make_unique<Executor>(programs_.evaluate, *device_, &communicator_, *arena_, communicator_.rank(),
-                                           options);
+  evaluation_ =
+      std::make_unique<Executor>(programs_.evaluate, *device_, &communicator_, *arena_, communicator_.rank(), options);
   if (fault_.dependencies) {
     options.dependencies = dependencies_of(programs_.train);
     fault_.dependencies(programs_.train, *options.dependencies);
@@ -127,8 +128,8 @@ void Run::check_programs() {
   for (const Program* program : {&programs_.train, &programs_.evaluate}) append(check_program(*program));
   const int64_t bound = liveness_bound(programs_.train);
   if (static_cast<double>(programs_.train.arena.bytes) > 1.02 * static_cast<double>(bound)) {
-    outcome_.violations.push_back(
-        fmt::format("stage {}: arena of {} bytes is looser than 1.02 x {}", place_.pp, programs_.train.arena.bytes, bound));
+    outcome_.violations.push_back(fmt::format("stage {}: arena of {} bytes is looser than 1.02 x {}", place_.pp,
+                                              programs_.train.arena.bytes, bound));
   }
 }
 
@@ -172,9 +173,20 @@ void Run::check_gaps() {
 void Run::check_padding() {
   const Segment& segment = programs_.train.arena.parameters;
   const DType dtype = programs_.train.precision.parameter;
-  const int64_t count = nonzero_padding(slices_.parameters, arena_->data() + segment.offset,
-                                        segment.bytes / size_of(dtype), dtype);
-  if (count > 0) outcome_.violations.push_back(fmt::format("{} padding elements of the parameters are not zero", count));
+  const int64_t count =
+      nonzero_padding(slices_.parameters, arena_->data() + segment.offset, segment.bytes / size_of(dtype), dtype);
+  if (count > 0)
+    outcome_.violations.push_back(fmt::format("{} padding elements of the parameters are not zero", count));
+}
+
+/// Losses and norms are sums over all ranks: every rank must have the same.
+void Run::check_metrics() {
+  for (const auto& [what, own] :
+       {std::pair{"losses", &outcome_.losses}, std::pair{"gradient norms", &outcome_.grad_norms}}) {
+    std::vector<double> first = *own;
+    communicator_.broadcast(first.data(), static_cast<int64_t>(first.size() * sizeof(double)), 0, everyone_);
+    if (first != *own) outcome_.violations.push_back(fmt::format("{} differ from those of rank 0", what));
+  }
 }
 
 Held Run::held(const std::vector<ParameterSlice>& slices, const Segment& segment, DType dtype, bool sharded) const {
@@ -212,7 +224,8 @@ void Run::fill_data() {
   };
   fill_batch(*executor_, programs_.train, place_, 0, reader, sample);
   if (!fault_.data) return;
-  for (int64_t i = 0; i < programs_.train.micro_batches; ++i) fault_.data(executor_->tokens(i), executor_->targets(i), i);
+  for (int64_t i = 0; i < programs_.train.micro_batches; ++i)
+    fault_.data(executor_->tokens(i), executor_->targets(i), i);
 }
 
 void Run::set_inputs(int64_t step) {
@@ -245,6 +258,7 @@ void Run::train() {
   outcome_.updates = gather(updates, "update");
   check_gaps();
   check_padding();
+  check_metrics();
 }
 
 /// Puts what other ranks found to the own findings.

@@ -30,7 +30,7 @@ const char* const kMutated[][2] = {
     {"llama", "pp=2,micro_batch=3,schedule=zb-h1"},
     {"llama", "pp=2,micro_batch=3,schedule=interleaved,virtual_stages=2"},
 };
-constexpr size_t kOfEachKind = 6;
+constexpr size_t kOfEachKind = 16;
 
 /// Every operator costs its elements, every collective and message something.
 class PlainCosts final : public CostModel {
@@ -87,7 +87,8 @@ bool prediction_changes(const std::vector<Program>& stages, const std::vector<Pr
 /// Evenly spread over all of them.
 std::vector<Mutation> some_of(const std::vector<Mutation>& all, size_t count) {
   std::vector<Mutation> chosen;
-  for (size_t i = 0; i < std::min(count, all.size()); ++i) chosen.push_back(all[i * all.size() / std::min(count, all.size())]);
+  for (size_t i = 0; i < std::min(count, all.size()); ++i)
+    chosen.push_back(all[i * all.size() / std::min(count, all.size())]);
   return chosen;
 }
 
@@ -102,8 +103,9 @@ Task executed(const Experiment& experiment, const std::string& name, const Mutat
 }
 
 TEST(Mutations, AreRefusedOrSeenInPredictionOrResult) {
-  size_t mutants = 0, by_check = 0, by_prediction = 0;
+  size_t mutants = 0, by_check = 0;
   std::vector<Task> left;
+  std::vector<bool> predicted;
   for (const auto& [model, strategy] : kMutated) {
     const Experiment experiment = case_of("reference", model, strategy);
     const std::vector<Program> stages = dumped_programs(experiment);
@@ -114,23 +116,28 @@ TEST(Mutations, AreRefusedOrSeenInPredictionOrResult) {
         const std::vector<Program> mutated = mutant(stages, mutation);
         if (refused(mutated)) {
           ++by_check;
-        } else if (prediction_changes(stages, mutated)) {
-          ++by_prediction;
         } else {
+          predicted.push_back(prediction_changes(stages, mutated));
           left.push_back(executed(experiment, std::string(strategy) + ": " + text_of(stages, mutation), mutation));
         }
       }
     }
   }
   const std::vector<Findings> found = judge_all(left, world());
-  for (size_t i = 0; i < left.size(); ++i) EXPECT_FALSE(found[i].empty()) << left[i].name << " survives";
+  size_t by_prediction = 0, by_result = 0;
+  for (size_t i = 0; i < left.size(); ++i) {
+    by_prediction += predicted[i] ? 1 : 0;
+    by_result += found[i].empty() ? 0 : 1;
+    EXPECT_TRUE(predicted[i] || !found[i].empty()) << left[i].name << " survives";
+  }
   EXPECT_GE(mutants, 50u);
   if (world().rank() != 0) return;
-  std::cout << mutants << " mutants: " << by_check << " refused by the static checks, " << by_prediction
-            << " predicted differently, " << left.size() << " computed differently\n";
+  std::cout << mutants << " mutants: " << by_check << " refused by the static checks; of the other " << left.size()
+            << " the simulator predicts " << by_prediction << " differently and " << by_result
+            << " compute something else\n";
 }
 
-/// Removed instructions are not only refused: what is executed without them is wrong too, wherever it can be executed.
+/// What was left out above, and why: neither the checks nor the result can tell these mutants from the Program.
 TEST(Mutations, OfIndependentNeighboursAreTheSameProgram) {
   std::vector<Task> tasks;
   for (const auto& [model, strategy] : kMutated) {

@@ -84,8 +84,8 @@ bool both_accumulate(const Block& block, size_t at) {
 std::vector<Mutation> mutations_of(const std::vector<Program>& stages, MutationKind kind) {
   std::vector<Mutation> all;
   for_executed(stages, [&](const Program& program, int32_t b, const Block& block) {
-    const auto count = static_cast<int32_t>(kind == MutationKind::resized ? block.buffers.size()
-                                                                          : block.instructions.size());
+    const auto count =
+        static_cast<int32_t>(kind == MutationKind::resized ? block.buffers.size() : block.instructions.size());
     for (int32_t at = 0; at < count; ++at) {
       if (kind == MutationKind::swapped) {
         const auto i = static_cast<size_t>(at);

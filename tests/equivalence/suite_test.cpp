@@ -1,6 +1,8 @@
 // Every rank of the world runs these tests together; rank 0 reports.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include "tests/equivalence/faults.h"
@@ -35,14 +37,27 @@ std::vector<Task> honest(const std::vector<Task>& faults) {
   return tasks;
 }
 
+/// A fault counts as noticed by what its case does not say without it.
 void expect_noticed(const std::vector<Task>& faults) {
+  const std::vector<Task> without = honest(faults);
+  const std::vector<Findings> said = judge_all(without, world());
+  std::map<std::string, Findings> expected;
+  for (size_t i = 0; i < without.size(); ++i) {
+    EXPECT_TRUE(said[i].empty()) << without[i].name << "\n" << text_of(said[i]);
+    expected[without[i].name] = said[i];
+  }
   const std::vector<Findings> found = judge_all(faults, world());
-  for (size_t i = 0; i < faults.size(); ++i) EXPECT_FALSE(found[i].empty()) << faults[i].name;
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const Findings& known = expected.at(name_of(faults[i].experiment));
+    const bool noticed = std::any_of(found[i].begin(), found[i].end(), [&](const std::string& line) {
+      return std::find(known.begin(), known.end(), line) == known.end();
+    });
+    EXPECT_TRUE(noticed) << faults[i].name;
+  }
 }
 
 void expect_faults_noticed(const std::string& device) {
   const FaultList list = planted_faults(device);
-  expect_equivalent(honest(list.faults));
   expect_equivalent(list.harmless);
   expect_noticed(list.faults);
 }

@@ -13,8 +13,9 @@ namespace foresail::testing {
 ModelSpec small_llama();  ///< 4 layers, GQA 4/2, untied
 ModelSpec small_gpt2();   ///< 4 layers, biases, learned positions, tied, dropout
 ModelSpec small_qwen3();  ///< 4 layers, q/k norm, head_dim != hidden / heads, tied
-ModelSpec small_uneven();  ///< 6 layers, 6 heads on one KV head, odd FFN and vocabulary: copies and padding for every tp
-ModelSpec small_deep();    ///< 8 thin layers like GPT-2's, for many virtual stages
+ModelSpec
+small_uneven();          ///< 6 layers, 6 heads on one KV head, odd FFN and vocabulary: copies and padding for every tp
+ModelSpec small_deep();  ///< 8 thin layers like GPT-2's, for many virtual stages
 /// By short name: "llama", "gpt2", "qwen3", "uneven", "deep".
 ModelSpec small_model(const std::string& name);
 

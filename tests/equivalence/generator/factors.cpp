@@ -64,7 +64,8 @@ int64_t data_ranks(const Row& row) { return number_of(row, Factor::dp) * context
 /// The first virtual stage, which is one of the longest, gives a layer to the last.
 std::string uneven_layers(int64_t layers, int64_t stages) {
   std::vector<int64_t> counts;
-  for (int64_t stage = 0; stage < stages; ++stage) counts.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
+  for (int64_t stage = 0; stage < stages; ++stage)
+    counts.push_back(layers / stages + (stage < layers % stages ? 1 : 0));
   --counts.front();
   ++counts.back();
   std::string text;
@@ -108,6 +109,7 @@ Job suite_job(const std::string& device, int64_t global_batch) {
   job.optimizer.learning_rate = 1e-2;
   job.optimizer.schedule = LearningRateSchedule::constant;
   job.optimizer.warmup_steps = 2;
+  job.optimizer.clip_norm = 0.25;  // clips most steps: a wrong norm is a wrong update
   return job;
 }
 
