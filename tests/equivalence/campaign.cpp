@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <sstream>
 #include <utility>
 
 #include "core/error.h"
@@ -123,6 +124,7 @@ std::map<std::string, Outcome>& baselines() {
 void make_baselines(std::span<const Task> tasks, Communicator& world) {
   std::vector<Experiment> missing;
   for (const Task& task : tasks) {
+    if (task.against_itself) continue;
     const Experiment baseline = baseline_of(task.experiment);
     if (baselines().try_emplace(key_of(baseline), blank_outcome(baseline)).second) missing.push_back(baseline);
   }
@@ -152,7 +154,21 @@ void expect_same_bits(Outcome& a, Outcome& b, const char* what, Findings& found)
   if (!same) found.push_back(fmt::format("{} gives other bits", what));
 }
 
+Findings judge_against_itself(const Task& task, Communicator& communicator) {
+  Outcome honest = run_experiment(task.experiment, communicator);
+  Outcome outcome = run_experiment(task.experiment, communicator, task.fault);
+  Findings found;
+  for (const std::string& violation : outcome.violations) {
+    if (std::find(honest.violations.begin(), honest.violations.end(), violation) == honest.violations.end()) {
+      found.push_back(violation);
+    }
+  }
+  expect_same_bits(honest, outcome, task.fault.name.c_str(), found);
+  return found;
+}
+
 Findings judge(const Task& task, Communicator& communicator) {
+  if (task.against_itself) return judge_against_itself(task, communicator);
   const Experiment& experiment = task.experiment;
   Outcome outcome = run_experiment(experiment, communicator, task.fault);
   Findings found = outcome.losses.empty()
@@ -186,8 +202,8 @@ std::vector<Findings> judge_all(std::span<const Task> tasks, Communicator& world
   run_rounds(experiments, world, run, [&](const Round& round, GroupId everyone) {
     const auto texts = all_texts(std::exchange(mine, {}), kMostFindingBytes, world, everyone);
     for (const Round::Part& part : round.parts) {
-      const std::string& text = texts[static_cast<size_t>(part.first)];
-      if (!text.empty()) found[part.index].push_back(text);
+      std::istringstream lines(texts[static_cast<size_t>(part.first)]);
+      for (std::string line; std::getline(lines, line);) found[part.index].push_back(line);
     }
   });
   return found;

@@ -14,8 +14,9 @@ struct Task {
   std::string name;
   Experiment experiment;
   Fault fault;
-  bool repeat = false;      ///< runs it twice: the same bits
-  bool both_modes = false;  ///< runs it with serialised queues too: the same bits
+  bool repeat = false;          ///< runs it twice: the same bits
+  bool against_itself = false;  ///< compares with the same experiment without the fault instead: the same bits
+  bool both_modes = false;      ///< runs it with serialised queues too: the same bits
 };
 
 /// What was found wrong with a task, empty if it trains the same model as one rank does.

@@ -65,6 +65,7 @@ class Run {
   void poison_gaps();
   void check_gaps();
   void check_padding();
+  void check_metrics();
 
   const Experiment& experiment_;
   Communicator& communicator_;
@@ -178,6 +179,16 @@ void Run::check_padding() {
     outcome_.violations.push_back(fmt::format("{} padding elements of the parameters are not zero", count));
 }
 
+/// Losses and norms are sums over all ranks: every rank must have the same.
+void Run::check_metrics() {
+  for (const auto& [what, own] :
+       {std::pair{"losses", &outcome_.losses}, std::pair{"gradient norms", &outcome_.grad_norms}}) {
+    std::vector<double> first = *own;
+    communicator_.broadcast(first.data(), static_cast<int64_t>(first.size() * sizeof(double)), 0, everyone_);
+    if (first != *own) outcome_.violations.push_back(fmt::format("{} differ from those of rank 0", what));
+  }
+}
+
 Held Run::held(const std::vector<ParameterSlice>& slices, const Segment& segment, DType dtype, bool sharded) const {
   const bool first_copy = sharded ? mesh_.replica_rank(place_) == 0 : mesh_.data_rank(place_) == 0;
   return {slices, read_slices(slices, arena_->data() + segment.offset, dtype), first_copy};
@@ -247,6 +258,7 @@ void Run::train() {
   outcome_.updates = gather(updates, "update");
   check_gaps();
   check_padding();
+  check_metrics();
 }
 
 /// Puts what other ranks found to the own findings.

@@ -63,6 +63,7 @@ ModelSpec small_deep() {
   model.ffn = 32;
   model.head_dim = 4;
   model.vocabulary = 61;
+  model.init_standard_deviation = 0.1;  // thin products need it: else attention has hardly a gradient
   model.tied_embeddings = false;
   return model;
 }
