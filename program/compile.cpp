@@ -18,6 +18,11 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
                     "the steps of ring attention are fused, and the target has unfused attention",
                     "use context=all_to_all or a target with fused attention");
   }
+  if (target.unfused_attention && strategy.cp > 1 && strategy.context == ContextKind::ring) {
+    throw_bad_input(fmt::format("strategy '{}'", to_text(strategy)),
+                    "ring context parallelism has no unfused attention: no rank ever holds all scores of a query",
+                    "use fused attention or context=all_to_all");
+  }
   const ShapeRequest request{job.sequence_length, job.global_batch, precision_of(job), job.dropout};
   const StageShape shape = shape_stage(model, request, strategy, target, stage);
   ProgramSet set;
