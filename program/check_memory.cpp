@@ -85,7 +85,9 @@ class MemoryCheck {
     }
     const Instruction& instruction = *step.instruction;
     if (instruction.kind == InstructionKind::wait_send) {
-      std::erase_if(sent_, [&](const Sent& sent) { return sent.channel == instruction.channel; });
+      const auto here = [&](const Sent& sent) { return sent.channel == instruction.channel; };
+      auto done = std::max<int64_t>(0, std::count_if(sent_.begin(), sent_.end(), here) - instruction.keep);
+      std::erase_if(sent_, [&](const Sent& sent) { return here(sent) && done-- > 0; });
     }
     if (instruction.kind == InstructionKind::send) {
       sent_.push_back({instruction.channel, touches[0].begin, touches[0].end});

@@ -15,7 +15,7 @@ namespace {
 
 struct CommEvent {
   InstructionKind kind{};
-  int32_t peer = 0, tag = 0, channel = 0;
+  int32_t peer = 0, tag = 0, channel = 0, keep = 0;
   int64_t bytes = 0;
   GroupKind group{};
 };
@@ -40,7 +40,7 @@ std::vector<CommEvent> events_of(const Program& program) {
     for (const Instruction* instruction : of_block[static_cast<size_t>(call.block)]) {
       events.push_back({instruction->kind, instruction->peer_stage,
                         message_tag(program, instruction->channel, entry.micro_batch), instruction->channel,
-                        communication_bytes(block, *instruction), instruction->group});
+                        instruction->keep, communication_bytes(block, *instruction), instruction->group});
     }
   });
   return events;
@@ -136,7 +136,7 @@ class Play {
         break;
       }
       case InstructionKind::wait_send:
-        if (stage.outstanding[event->channel] > 0) return false;
+        if (stage.outstanding[event->channel] > event->keep) return false;
         break;
       default: return false;  // a collective over stages: meet()
     }

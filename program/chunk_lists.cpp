@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "program/schedule.h"
 #include "program/step_blocks.h"
 
 namespace foresail {
@@ -36,19 +37,22 @@ bool reads_parameters(const Block& block) {
 /// Zones outlive a list: outgoing hidden states until they are received, the gradient of the hidden states until it is
 /// received or until the neighbour on this rank has taken it over.
 ChunkLists::ChunkLists(const StageShape& shape, const ArenaMap& arena, BlockStore& store)
-    : shape_(shape), arena_(arena), store_(store) {
-  const auto reserve = [&] {
-    reserved_bytes_ += shape.hidden_bytes();
-    return reserved_bytes_ - shape.hidden_bytes();
+    : shape_(shape), arena_(arena), store_(store), outgoing_buffers_(outgoing_buffers(shape.strategy.schedule)) {
+  const auto reserve = [&](int64_t buffers) {
+    const int64_t begin = reserved_bytes_;
+    reserved_bytes_ += buffers * shape.hidden_bytes();
+    return begin;
   };
-  for (const ChunkShape& chunk : shape.chunks) hidden_zones_.push_back(chunk.last ? -1 : reserve());
+  for (const ChunkShape& chunk : shape.chunks) {
+    hidden_zones_.push_back(chunk.last ? -1 : reserve(chunk.to_self ? 1 : outgoing_buffers_));
+  }
   gradient_zones_.assign(shape.chunks.size(), -1);
   for (size_t c = shape.chunks.size(); c-- > 0;) {
     const ChunkShape& chunk = shape.chunks[c];
     if (chunk.to_self) {
       gradient_zones_[c] = gradient_zones_[c + 1];
     } else if (!chunk.first) {
-      gradient_zones_[c] = reserve();
+      gradient_zones_[c] = reserve(outgoing_buffers_);
     }
   }
 }
@@ -73,9 +77,7 @@ std::vector<ChunkLists::Held> ChunkLists::head_weights() const {
   return weights;
 }
 
-RegisterFile ChunkLists::registers(const Held& held) const {
-  return parameter_registers(shape_, arena_, held.offset);
-}
+RegisterFile ChunkLists::registers(const Held& held) const { return parameter_registers(shape_, arena_, held.offset); }
 
 // ---- Calls
 
@@ -144,9 +146,8 @@ void ChunkLists::reduce(const std::vector<Held>& units, const std::vector<Bindin
   size_t next = 0;
   for (const Held& unit : units) {
     if (!shape_.shards_gradients() || unit.part.elements() == 0) continue;
-    const int32_t block = shared(key_of("reduce", unit.part), [&] {
-      return store_.add_staged(reduce_block(shape_, unit.part, store_.queues()));
-    });
+    const int32_t block = shared(key_of("reduce", unit.part),
+                                 [&] { return store_.add_staged(reduce_block(shape_, unit.part, store_.queues())); });
     call(block, registers(unit), {transients.at(next++)});
   }
 }
@@ -156,9 +157,8 @@ void ChunkLists::complete(const Held& unit) {
   const bool overlaps = shape_.strategy.overlap && shape_.strategy.bucket_bytes > 0 && shape_.mesh.data_ranks() > 1;
   if (!overlaps || shape_.shards_gradients()) return;
   if (shape_.shards_state()) {
-    const int32_t block = shared(key_of("reduce", unit.part), [&] {
-      return store_.add_staged(reduce_block(shape_, unit.part, store_.queues()));
-    });
+    const int32_t block = shared(key_of("reduce", unit.part),
+                                 [&] { return store_.add_staged(reduce_block(shape_, unit.part, store_.queues())); });
     call(block, registers(unit), {}, false, true);
     return;
   }
@@ -175,9 +175,8 @@ void ChunkLists::complete(const Held& unit) {
 void ChunkLists::flush_bucket() {
   const int64_t elements = bucket_end_ - bucket_begin_;
   if (elements > 0) {
-    const int32_t block = shared(fmt::format("bucket/{}", elements), [&] {
-      return store_.add_staged(bucket_block(shape_, elements, store_.queues()));
-    });
+    const int32_t block = shared(fmt::format("bucket/{}", elements),
+                                 [&] { return store_.add_staged(bucket_block(shape_, elements, store_.queues())); });
     call(block, parameter_registers(shape_, arena_, bucket_begin_), {}, false, true);
   }
   bucket_begin_ = bucket_end_ = -1;
@@ -222,14 +221,17 @@ Binding ChunkLists::gradient_zone(size_t chunk) {
 
 void ChunkLists::wait_sends(std::vector<int32_t> channels) {
   const std::string key = fmt::format("wait/{}", fmt::join(channels, ","));
-  call(shared(key, [&] { return store_.add(wait_block(channels, store_.queues())); }));
+  const auto keep = static_cast<int32_t>(outgoing_buffers_) - 1;
+  call(shared(key, [&] { return store_.add(wait_block(channels, keep, store_.queues())); }));
 }
 
 void ChunkLists::receive_hidden(size_t chunk) {
   const ChunkShape& here = shape_.chunks[chunk];
   if (here.first) return;
   if (here.from_self) {
-    call(store_.add(copy_block(shape_, kOut, kIn)), {}, {hidden_zone(chunk - 1)}, true);
+    const Place handed_over{Register::absolute, 0, MemoryKind::scratch};
+    call(store_.add(copy_block(shape_, handed_over, kIn)), {},
+         {{Register::absolute, reserved_, -hidden_zones_[chunk - 1]}});
     return;
   }
   const Message message{"receive_hidden", InstructionKind::receive, activations_after(here.virtual_stage - 1),
@@ -259,6 +261,21 @@ void ChunkLists::lead_out(size_t chunk, const ChunkLayout* layout, Step& last_la
   }
   last_layer.bindings.push_back(hidden_zone(chunk));
   if (sends_hidden(here)) last_layer.wait_channels = {activations_after(here.virtual_stage)};
+}
+
+/// Messages of a chunk leave from its buffers in turn; a chunk that hands over on this rank has its neighbour's gradient
+/// buffer, and their entries alternate.
+void ChunkLists::take_turns(std::vector<ScheduleEntry>& entries) const {
+  std::vector<int64_t> forwards(shape_.chunks.size()), backwards(shape_.chunks.size());
+  for (ScheduleEntry& entry : entries) {
+    const auto chunk = static_cast<size_t>(entry.chunk);
+    if (entry.phase == Phase::forward && sends_hidden(shape_.chunks[chunk])) {
+      entry.out_offset = forwards[chunk]++ % outgoing_buffers_ * shape_.hidden_bytes();
+    }
+    if (entry.phase == Phase::backward && gradient_zones_[chunk] >= 0) {
+      entry.gradient_offset = backwards[chunk]++ % outgoing_buffers_ * shape_.hidden_bytes();
+    }
+  }
 }
 
 std::vector<int32_t> ChunkLists::sent_channels(bool gradients) const {

@@ -39,6 +39,9 @@ class ChunkLists {
   /// Forward and, on the last chunk, the head: two buffers of hidden states take turns.
   CallSequence forward_only(size_t chunk, const ForwardBlocks& blocks);
 
+  /// Which of the outgoing buffers each execution uses.
+  void take_turns(std::vector<ScheduleEntry>& entries) const;
+
   /// Channels on which this stage sends hidden states, and with `gradients` their gradients.
   std::vector<int32_t> sent_channels(bool gradients) const;
 
@@ -70,8 +73,8 @@ class ChunkLists {
   CallSequence end_list();
   RegisterFile registers(const Held& held) const;
   int32_t shared(const std::string& key, const std::function<int32_t()>& make);
-  void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {},
-            bool leaves_stage = false, bool last_only = false);
+  void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {}, bool leaves_stage = false,
+            bool last_only = false);
 
   std::vector<Binding> gather(const std::vector<Held>& units);
   std::vector<Binding> zero(const std::vector<Held>& units);
@@ -92,6 +95,7 @@ class ChunkLists {
   const ArenaMap& arena_;
   BlockStore& store_;
   std::map<std::string, int32_t> shared_;
+  int64_t outgoing_buffers_ = 1;                        ///< of each chunk and direction
   std::vector<int64_t> hidden_zones_, gradient_zones_;  ///< by chunk: offset in scratch, -1: none that outlives a list
   int64_t reserved_bytes_ = 0;                          ///< of every list: the zones
 

@@ -71,8 +71,8 @@ std::vector<ParameterSlice> stage_slices(const StageShape& shape, int tensor_ran
 
 RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place) {
   // Weights do not depend on the batch: one short sequence shapes the graphs.
-  const ShapeRequest request{2 * strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1),
-                             strategy.dp * strategy.micro_batch, {}, false};
+  const ShapeRequest request{
+      2 * strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1), strategy.dp * strategy.micro_batch, {}, false};
   const StageShape shape = shape_stage(model, request, strategy, {}, place.pp);
   const auto slices = [&](bool sharded, SliceCoordinates coordinates) {
     return stage_slices(shape, place.tp, [&](const auto& whole, const Unit& unit, int64_t offset) {
@@ -82,8 +82,8 @@ RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const M
   };
   RankSlices result;
   result.parameters = slices(shape.shards_parameters(), SliceCoordinates::shard);
-  result.gradients = slices(shape.shards_state(), shape.shards_gradients() ? SliceCoordinates::shard
-                                                                           : SliceCoordinates::whole);
+  result.gradients =
+      slices(shape.shards_state(), shape.shards_gradients() ? SliceCoordinates::shard : SliceCoordinates::whole);
   result.state = slices(shape.shards_state(), SliceCoordinates::shard);
   return result;
 }

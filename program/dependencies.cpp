@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <map>
 
 #include "ops/op_table.h"
@@ -147,7 +148,7 @@ class Derivation {
     Latest needed;
     needed.fill(kNever);
     for (const Range& range : ranges) need(range, needed);
-    if (instruction.kind == InstructionKind::wait_send) release(instruction.channel, queue, needed);
+    if (instruction.kind == InstructionKind::wait_send) release(instruction, queue, needed);
     for (size_t other = 0; other < kQueues; ++other) {
       if (other == queue || needed[other] <= waited_[queue][other]) continue;
       waited_[queue][other] = needed[other];
@@ -187,18 +188,19 @@ class Derivation {
   }
 
   /// wait_send: the sent buffers are read until here.
-  void release(int32_t channel, size_t queue, Latest& needed) {
-    for (const Sent& sent : sent_[channel]) {
+  void release(const Instruction& wait, size_t queue, Latest& needed) {
+    auto& outstanding = sent_[wait.channel];
+    for (; static_cast<int32_t>(outstanding.size()) > wait.keep; outstanding.pop_front()) {
+      const Sent& sent = outstanding.front();
       needed[sent.queue] = std::max(needed[sent.queue], sent.number);
       note(sent.range, queue);
     }
-    sent_[channel].clear();
   }
 
   Pieces pieces_;
-  std::vector<History> history_;               // by piece
-  std::array<Latest, kQueues> waited_;         // by waiting queue
-  std::map<int32_t, std::vector<Sent>> sent_;  // by channel, not waited for
+  std::vector<History> history_;              // by piece
+  std::array<Latest, kQueues> waited_;        // by waiting queue
+  std::map<int32_t, std::deque<Sent>> sent_;  // by channel, not waited for
   Dependencies result_;
   int64_t number_ = 0;
 };

@@ -178,8 +178,7 @@ LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const 
     const SplitBackward halves = split_backward(plan.layer, plan.replay);
     plan.region = region_of(shape, plan.layer, plan.replay.kept, halves.kept);
     const LoweredBlock trial = store.try_lower(input_half(shape, arena, plan, halves));
-    plan.region =
-        region_of(shape, plan.layer, plan.replay.kept, still_used(plan, halves, trial, shape.alignment));
+    plan.region = region_of(shape, plan.layer, plan.replay.kept, still_used(plan, halves, trial, shape.alignment));
     blocks.forward = store.lower(forward_request(shape, arena, plan));
     blocks.region_bytes = plan.region.bytes;
     compile_split(shape, arena, plan, halves, blocks, store);

@@ -29,21 +29,22 @@ void tensor_parallel_divides(const ModelSpec& model, const Strategy& strategy, R
 
 void sequence_is_cut_evenly(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
   if (strategy.cp > 1 && job.sequence_length % (2 * strategy.cp) != 0) {
-    reasons.push_back(fmt::format("sequence length {} is not a multiple of 2 x cp = {}", job.sequence_length,
-                                  2 * strategy.cp));
+    reasons.push_back(
+        fmt::format("sequence length {} is not a multiple of 2 x cp = {}", job.sequence_length, 2 * strategy.cp));
   }
   const int64_t rows = strategy.micro_batch * job.sequence_length / strategy.cp;
   if (strategy.sequence_parallel && rows % strategy.tp != 0) {
-    reasons.push_back(fmt::format("sequence parallelism: tp = {} does not divide the {} tokens of a micro-batch on a rank",
-                                  strategy.tp, rows));
+    reasons.push_back(fmt::format(
+        "sequence parallelism: tp = {} does not divide the {} tokens of a micro-batch on a rank", strategy.tp, rows));
   }
   if (strategy.cp == 1 || strategy.context == ContextKind::ring) return;
   const int64_t heads = model.heads / std::min(strategy.tp, model.heads);
   const int64_t kv_heads = std::max<int64_t>(1, model.kv_heads / strategy.tp);
   if (heads % strategy.cp != 0 || kv_heads % strategy.cp != 0) {
-    reasons.push_back(fmt::format("all-to-all context parallelism: cp = {} does not divide the {} heads and {} KV heads "
-                                  "of a tensor rank; use context=ring",
-                                  strategy.cp, heads, kv_heads));
+    reasons.push_back(
+        fmt::format("all-to-all context parallelism: cp = {} does not divide the {} heads and {} KV heads "
+                    "of a tensor rank; use context=ring",
+                    strategy.cp, heads, kv_heads));
   }
 }
 
@@ -63,9 +64,10 @@ void zero_groups_fit(const Strategy& strategy, Reasons& reasons) {
 void batch_divides(const Job& job, const Strategy& strategy, Reasons& reasons) {
   const int64_t round = strategy.dp * strategy.micro_batch;
   if (job.global_batch >= 1 && (job.global_batch % round == 0 || strategy.ragged_batch)) return;
-  reasons.push_back(fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged_batch=true masks "
-                                "the rest)",
-                                job.global_batch, round));
+  reasons.push_back(
+      fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged_batch=true masks "
+                  "the rest)",
+                  job.global_batch, round));
 }
 
 void pipeline_fits(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
@@ -79,9 +81,10 @@ void pipeline_fits(const ModelSpec& model, const Job& job, const Strategy& strat
   }
   const auto& given = strategy.stage_layers;
   if (given.empty()) return;
-  if (static_cast<int64_t>(given.size()) != stages || std::accumulate(given.begin(), given.end(), int64_t{0}) != model.layers) {
-    reasons.push_back(fmt::format("stage_layers does not give {} virtual stages that add up to {} layers", stages,
-                                  model.layers));
+  if (static_cast<int64_t>(given.size()) != stages ||
+      std::accumulate(given.begin(), given.end(), int64_t{0}) != model.layers) {
+    reasons.push_back(
+        fmt::format("stage_layers does not give {} virtual stages that add up to {} layers", stages, model.layers));
   }
 }
 
@@ -97,8 +100,8 @@ void recompute_layers_exist(const ModelSpec& model, const Strategy& strategy, Re
 
 std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Strategy& strategy) {
   std::vector<std::string> reasons;
-  for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.micro_batch,
-                               strategy.virtual_stages}) {
+  for (const int64_t degree :
+       {strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.micro_batch, strategy.virtual_stages}) {
     if (degree < 1) return {"every degree, virtual_stages and the micro-batch are at least 1"};
   }
   parts_not_built(strategy, reasons);

@@ -1,5 +1,6 @@
 // How little memory a step could need, and which bytes of the arena nothing uses.
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -23,8 +24,10 @@ class Lifetimes {
 
   void visit(const Step& step, const std::vector<Touch>& touches) {
     if (step.instruction->kind == InstructionKind::wait_send) {
-      for (const Range& range : sent_[step.instruction->channel]) extend(range, step.time);
-      sent_[step.instruction->channel].clear();
+      auto& sent = sent_[step.instruction->channel];
+      for (; static_cast<int32_t>(sent.size()) > step.instruction->keep; sent.pop_front()) {
+        extend(sent.front(), step.time);
+      }
     }
     for (const Touch& touch : touches) {
       if (touch.begin < program_.arena.persistent_bytes) continue;
@@ -100,9 +103,9 @@ class Lifetimes {
   }
 
   const Program& program_;
-  std::map<int64_t, Value> open_;               // disjoint, by begin
-  std::map<int64_t, int64_t> changes_;          // of the live bytes, by time
-  std::map<int32_t, std::vector<Range>> sent_;  // not yet waited for, by channel
+  std::map<int64_t, Value> open_;              // disjoint, by begin
+  std::map<int64_t, int64_t> changes_;         // of the live bytes, by time
+  std::map<int32_t, std::deque<Range>> sent_;  // not yet waited for, by channel
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ enum class PackSpace : uint8_t { unplaced, hole, scratch, carried };
 struct PackItem {
   int64_t bytes = 0;  ///< a multiple of the alignment
   int first = 0, last = 0;
-  bool carried = false;                    ///< must lie in the hole or the carried space
+  bool carried = false;                   ///< must lie in the hole or the carried space
   PackSpace space = PackSpace::unplaced;  ///< given: the item is fixed at `offset` of that space
   int64_t offset = 0;
 };

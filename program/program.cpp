@@ -75,7 +75,8 @@ RegisterFile registers_for(const Program& program, const Call& call, const Sched
   const int64_t slot = program.arena.slots.offset + entry.slot_offset;
   move(Register::saved, slot);
   move(Register::x_in, slot);
-  if (!call.leaves_stage) move(Register::x_out, slot);
+  move(Register::x_out, call.leaves_stage ? entry.out_offset : slot);
+  move(Register::hidden_gradient, entry.gradient_offset);
   move(Register::carried, call.carries_in_slot ? slot : program.arena.slots.offset + entry.carried_offset);
   move(Register::data, program.arena.data.offset + entry.micro_batch * program.data_stride_bytes);
   return registers;

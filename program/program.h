@@ -86,7 +86,7 @@ struct Instruction {
   /// Buffers of the block. all_reduce: inputs[0] is outputs[0]. all_gather: inputs[0] into outputs[0], in group order; the
   /// input may be this rank's part of the output. reduce_scatter: this rank's part of the sum of inputs[0] into outputs[0],
   /// which may be that part of the input. all_to_all and ring_shift: equal sizes, disjoint. send: inputs[0]. receive:
-  /// outputs[0]. wait_send: none; it completes every outstanding send of its channel.
+  /// outputs[0]. wait_send: none; it completes the outstanding sends of its channel, oldest first, but for `keep`.
   std::vector<int32_t> inputs, outputs;
   int32_t workspace = -1;  ///< buffer, or -1
   Queue queue = Queue::compute;
@@ -95,6 +95,7 @@ struct Instruction {
   int32_t peer_stage = 0;              ///< of send and receive: the other pipeline stage
   /// Part of the message tag: 2 * (virtual stage before the boundary) + (0 activations, 1 gradients).
   int32_t channel = 0;
+  int32_t keep = 0;  ///< of wait_send: sends that may stay outstanding, because the next one leaves from another buffer
 };
 
 /// All instructions of one kind of layer in one phase. What an instruction must wait for on other queues follows from the
@@ -119,12 +120,13 @@ inline constexpr int kPhaseCount = 8;
 std::string_view name_of(Phase phase);
 
 /// One execution of a block in a phase. Registers `saved`, `x_in` and `x_out` are relative to the slot's base, `carried`
-/// to the carried slot's (or the slot's), `data` to the micro-batch's; the others are final.
+/// to the carried slot's (or the slot's), `data` to the micro-batch's, outgoing hidden states and gradients to the buffer
+/// whose turn it is; the others are final.
 struct Call {
   int32_t block = 0;
-  int32_t layer = -1;         ///< global layer number; -1 for embedding, head and bookkeeping
-  bool leaves_stage = false;  ///< x_out is final: the hidden states leave the chunk through scratch, not the slot
-  bool last_only = false;     ///< only for the chunk's last micro-batch of the step (overlapped gradient reduction)
+  int32_t layer = -1;            ///< global layer number; -1 for embedding, head and bookkeeping
+  bool leaves_stage = false;     ///< x_out is final: the hidden states leave the chunk through scratch, not the slot
+  bool last_only = false;        ///< only for the chunk's last micro-batch of the step (overlapped gradient reduction)
   bool carries_in_slot = false;  ///< `carried` lies in the slot, in what an earlier layer's backward left dead
   RegisterFile base{};
 };
@@ -138,6 +140,8 @@ struct ScheduleEntry {
   int32_t carried_slot = 0;  ///< of the chunk: from backward to weight_gradient
   bool last = false;         ///< the last execution of (phase, chunk) in the step
   int64_t slot_offset = 0, carried_offset = 0;  ///< where they lie, in bytes from ArenaMap::slots
+  /// Which of the outgoing buffers this execution uses: bytes added to a final `x_out`, to `hidden_gradient`.
+  int64_t out_offset = 0, gradient_offset = 0;
 };
 
 /// The layers of one virtual stage on this rank and the slots of their micro-batches in flight.
@@ -145,7 +149,7 @@ struct Chunk {
   int32_t virtual_stage = 0;
   int32_t first_layer = 0, layers = 0;
   int64_t slot_bytes = 0;
-  int32_t slots = 0;           ///< micro-batches in flight
+  int32_t slots = 0;  ///< micro-batches in flight
   int64_t carried_bytes = 0;
   int32_t carried_slots = 0;  ///< micro-batches between backward and weight gradient
 };
@@ -189,8 +193,8 @@ struct Program {
   Mesh mesh;
   int32_t stage = 0;
   int32_t zero_stage = 0;
-  int64_t micro_batches = 1;        ///< per rank and step
-  int64_t global_batch = 0;         ///< sequences of one step; micro-batches beyond it are masked (ragged)
+  int64_t micro_batches = 1;         ///< per rank and step
+  int64_t global_batch = 0;          ///< sequences of one step; micro-batches beyond it are masked (ragged)
   int64_t rows_per_micro_batch = 0;  ///< on this rank
   int64_t sequence_length = 0;       ///< whole sequences; a context-parallel rank holds 1 / cp of each
   Precision precision;

@@ -21,9 +21,9 @@ constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
 constexpr const char* kRegisterNames[] = {
-    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
-    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "carried",
-    "x_in",          "x_out",     "hidden_gradient", "data",     "scratch"};
+    "absolute",        "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter", "tied_gradient",
+    "master",          "moment1",   "moment2",  "saved",           "carried",        "x_in",           "x_out",
+    "hidden_gradient", "data",      "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
@@ -182,6 +182,7 @@ Json json_of(const Instruction& instruction) {
     json["peer_stage"] = instruction.peer_stage;
   }
   if (instruction.channel != 0) json["channel"] = instruction.channel;
+  if (instruction.keep != 0) json["keep"] = instruction.keep;
   return json;
 }
 
@@ -211,6 +212,7 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
   instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
   instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1 << 20));
+  instruction.keep = static_cast<int32_t>(object.get_int("keep", 0, 0, 1 << 10));
   const bool needs_operands = instruction.kind != InstructionKind::wait_send;
   if (needs_operands && instruction.inputs.empty() && instruction.outputs.empty()) {
     object.fail("inputs", "the instruction has no operands", "check the dump");
@@ -335,6 +337,8 @@ Json schedule_json(const Program& program) {
     if (entry.carried_slot != 0) schedule.back()["carried_slot"] = entry.carried_slot;
     if (entry.slot_offset != 0) schedule.back()["slot_offset"] = entry.slot_offset;
     if (entry.carried_offset != 0) schedule.back()["carried_offset"] = entry.carried_offset;
+    if (entry.out_offset != 0) schedule.back()["out_offset"] = entry.out_offset;
+    if (entry.gradient_offset != 0) schedule.back()["gradient_offset"] = entry.gradient_offset;
     if (entry.last) schedule.back()["last"] = true;
   }
   return schedule;
@@ -347,21 +351,27 @@ void read_schedule(const JsonObject& object, Program& program) {
     result.phase = value_in<Phase>(kPhaseNames, entry, "phase");
     result.chunk = static_cast<int32_t>(entry.require_int("chunk", 0, chunks - 1));
     result.micro_batch = static_cast<int32_t>(entry.require_int("micro_batch", -1, program.micro_batches - 1));
-    if (result.micro_batch >= 0 && program.chunks.empty()) entry.fail("micro_batch", "there is no chunk", "dump it again");
+    if (result.micro_batch >= 0 && program.chunks.empty())
+      entry.fail("micro_batch", "there is no chunk", "dump it again");
     const Chunk chunk = program.chunks.empty() ? Chunk{} : program.chunks[static_cast<size_t>(result.chunk)];
     result.slot = static_cast<int32_t>(entry.require_int("slot", 0, std::max(0, chunk.slots - 1)));
-    result.carried_slot = static_cast<int32_t>(entry.get_int("carried_slot", 0, 0, std::max(0, chunk.carried_slots - 1)));
+    result.carried_slot =
+        static_cast<int32_t>(entry.get_int("carried_slot", 0, 0, std::max(0, chunk.carried_slots - 1)));
     result.last = entry.get_bool("last", false);
     result.slot_offset = entry.get_int("slot_offset", 0, 0, kMost);
     result.carried_offset = entry.get_int("carried_offset", 0, 0, kMost);
+    result.out_offset = entry.get_int("out_offset", 0, 0, kMost);
+    result.gradient_offset = entry.get_int("gradient_offset", 0, 0, kMost);
     program.schedule.push_back(result);
   }
 }
 
 Json json_of(const Chunk& chunk) {
-  return {{"virtual_stage", chunk.virtual_stage},   {"first_layer", chunk.first_layer},
+  return {{"virtual_stage", chunk.virtual_stage},
+          {"first_layer", chunk.first_layer},
           {"layers", chunk.layers},
-          {"slot_bytes", chunk.slot_bytes},         {"slots", chunk.slots},
+          {"slot_bytes", chunk.slot_bytes},
+          {"slots", chunk.slots},
           {"carried_bytes", chunk.carried_bytes},
           {"carried_slots", chunk.carried_slots}};
 }

@@ -102,6 +102,8 @@ int64_t virtual_stage_count(const Strategy& strategy) { return strategy.pp * str
 
 bool splits_backward(ScheduleKind schedule) { return rule_of(schedule).splits_backward; }
 
+int64_t outgoing_buffers(ScheduleKind schedule) { return rule_of(schedule).outgoing_buffers; }
+
 bool loss_follows_forward(ScheduleKind schedule) { return rule_of(schedule).loss_follows_forward; }
 
 bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why) {

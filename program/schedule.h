@@ -27,6 +27,9 @@ bool splits_backward(ScheduleKind schedule);
 /// Whether the last virtual stage runs a micro-batch's backward right after its forward, so that its last hidden states need
 /// no place in the slot.
 bool loss_follows_forward(ScheduleKind schedule);
+/// Buffers from which a chunk sends in each direction. With one, a stage that is an execution ahead of its neighbour waits
+/// until the neighbour has received; schedules whose bubble would grow by that have two.
+int64_t outgoing_buffers(ScheduleKind schedule);
 
 /// Whether the strategy's schedule runs that many chunks per stage and micro-batches; if not, `why` (may be null) says
 /// what it accepts.

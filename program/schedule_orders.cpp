@@ -202,11 +202,11 @@ constexpr int32_t kAnyChunks = std::numeric_limits<int32_t>::max();
 
 constexpr auto kRules = std::to_array<ScheduleRule>({
     // kind, splits backward, loss follows forward, chunks, placement, training, evaluation
-    {ScheduleKind::one_f_one_b, false, true, 1, 1, ChunkPlacement::loops, one_f_one_b, forward_loops},
-    {ScheduleKind::gpipe, false, false, 1, 1, ChunkPlacement::loops, gpipe, forward_loops},
-    {ScheduleKind::interleaved, false, true, 2, kAnyChunks, ChunkPlacement::loops, interleaved, forward_loops},
-    {ScheduleKind::zb_h1, true, true, 1, 1, ChunkPlacement::loops, zb_h1, forward_loops},
-    {ScheduleKind::zb_v, true, true, 2, 2, ChunkPlacement::vee, zb_v, forward_vee},
+    {ScheduleKind::one_f_one_b, false, true, 1, 1, 1, ChunkPlacement::loops, one_f_one_b, forward_loops},
+    {ScheduleKind::gpipe, false, false, 1, 1, 1, ChunkPlacement::loops, gpipe, forward_loops},
+    {ScheduleKind::interleaved, false, true, 2, 2, kAnyChunks, ChunkPlacement::loops, interleaved, forward_loops},
+    {ScheduleKind::zb_h1, true, true, 1, 1, 1, ChunkPlacement::loops, zb_h1, forward_loops},
+    {ScheduleKind::zb_v, true, true, 2, 2, 2, ChunkPlacement::vee, zb_v, forward_vee},
 });
 
 }  // namespace

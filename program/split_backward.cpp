@@ -93,8 +93,8 @@ class Splitter {
     std::vector<PlannedNode> replayed;
     for (auto n = plan_.replayed.rbegin(); n != plan_.replayed.rend(); ++n) {
       const Node& node = nodes()[static_cast<size_t>(*n)];
-      const bool used = std::any_of(node.outputs.begin(), node.outputs.end(),
-                                    [&](int output) { return needed.count(output) != 0; });
+      const bool used =
+          std::any_of(node.outputs.begin(), node.outputs.end(), [&](int output) { return needed.count(output) != 0; });
       if (!used) continue;
       replayed.push_back({*n, TimeKind::recompute});
       needed.insert(node.inputs.begin(), node.inputs.end());

@@ -14,8 +14,8 @@ namespace foresail {
 struct SplitBackward {
   std::vector<PlannedNode> input_nodes;   ///< replayed forward nodes, then backward
   std::vector<PlannedNode> weight_nodes;  ///< data movement made again, then products
-  std::set<int> kept;     ///< forward tensors that the weight half reads where forward left them
-  std::set<int> carried;  ///< tensors that the input half hands to the weight half
+  std::set<int> kept;                     ///< forward tensors that the weight half reads where forward left them
+  std::set<int> carried;                  ///< tensors that the input half hands to the weight half
 };
 
 /// May append a copy of the output's gradient to the graph: its own buffer is overwritten before the weight half runs.

@@ -32,8 +32,8 @@ class StageCompiler {
 
  private:
   ChunkLayout chunk_layout(size_t chunk);
-  const LayerBlocks& layer_blocks(const std::vector<std::set<int>>& dropped, size_t index,
-                                  const Differentiated& layer, bool split, const ChunkLayout& layout);
+  const LayerBlocks& layer_blocks(const std::vector<std::set<int>>& dropped, size_t index, const Differentiated& layer,
+                                  bool split, const ChunkLayout& layout);
   void place_carried(ChunkLayout& layout) const;
   void keep(Phase phase, CallSequence sequence);
   void step_call(Phase phase, int32_t block, const RegisterFile& base = {}, int64_t layer = -1);
@@ -50,7 +50,7 @@ class StageCompiler {
   Program program_;
   BlockStore store_;
   ChunkLists lists_;
-  std::vector<std::pair<Phase, CallSequence>> sequences_;  ///< by phase, chunks in order
+  std::vector<std::pair<Phase, CallSequence>> sequences_;                  ///< by phase, chunks in order
   std::map<std::pair<std::set<int>, int64_t>, LayerBlocks> layer_blocks_;  ///< by what is dropped and what is free
 };
 
@@ -121,7 +121,8 @@ const LayerBlocks& StageCompiler::layer_blocks(const std::vector<std::set<int>>&
   const auto key = std::pair(dropped[index], hole);
   auto found = layer_blocks_.find(key);
   if (found == layer_blocks_.end()) {
-    found = layer_blocks_.emplace(key, compile_layer(shape_, program_.arena, dropped[index], split, hole, store_)).first;
+    found =
+        layer_blocks_.emplace(key, compile_layer(shape_, program_.arena, dropped[index], split, hole, store_)).first;
   }
   return found->second;
 }
@@ -170,7 +171,7 @@ void StageCompiler::for_units_staged(Phase phase, const std::function<LoweredBlo
 void StageCompiler::reductions() {
   const QueuePolicy& queues = store_.queues();
   if (const auto channels = lists_.sent_channels(true); !channels.empty()) {
-    step_call(Phase::reduce_gradients, store_.add(wait_block(channels, queues)));
+    step_call(Phase::reduce_gradients, store_.add(wait_block(channels, 0, queues)));
   }
   const bool overlapped = shape_.strategy.overlap && shape_.strategy.bucket_bytes > 0;
   if (shape_.mesh.data_ranks() > 1 && !overlapped && !shape_.shards_gradients()) {
@@ -178,8 +179,7 @@ void StageCompiler::reductions() {
       for_units_staged(Phase::reduce_gradients,
                        [&](const LayerKind& kind) { return reduce_block(shape_, whole(kind), queues); });
     } else {
-      step_call(Phase::reduce_gradients,
-                store_.add_staged(bucket_block(shape_, shape_.parameter_elements, queues)),
+      step_call(Phase::reduce_gradients, store_.add_staged(bucket_block(shape_, shape_.parameter_elements, queues)),
                 parameter_registers(shape_, program_.arena, 0));
     }
   }
@@ -194,13 +194,12 @@ void StageCompiler::finish(bool training) {
   if (training) {
     for_units(Phase::grad_norm, [&](const LayerKind& kind) { return norm_block(shape_, kind, arena); });
   } else if (const auto channels = lists_.sent_channels(false); !channels.empty()) {
-    step_call(Phase::grad_norm, store_.add(wait_block(channels, store_.queues())));
+    step_call(Phase::grad_norm, store_.add(wait_block(channels, 0, store_.queues())));
   }
   Block metrics = finish_metrics_block(shape_, arena, training, store_.queues());
   if (!metrics.instructions.empty()) step_call(Phase::grad_norm, store_.add(std::move(metrics)));
   if (training) {
-    for_units(Phase::update,
-              [&](const LayerKind& kind) { return update_block(shape_, kind, arena, store_.queues()); });
+    for_units(Phase::update, [&](const LayerKind& kind) { return update_block(shape_, kind, arena, store_.queues()); });
   }
 }
 
@@ -264,6 +263,7 @@ Program StageCompiler::train(int stage) {
   finish(true);
   StageSchedule schedule = training_schedule(shape_.strategy, stage, shape_.micro_batches);
   lay_out(stage, schedule);
+  lists_.take_turns(schedule.entries);
   add_schedule(schedule, {Phase::reduce_gradients, Phase::grad_norm, Phase::update});
   return std::move(program_);
 }
@@ -285,6 +285,7 @@ Program StageCompiler::evaluate(int stage) {
   finish(false);
   StageSchedule schedule = forward_schedule(shape_.strategy, stage, shape_.micro_batches);
   lay_out(stage, schedule);
+  lists_.take_turns(schedule.entries);
   add_schedule(schedule, {Phase::grad_norm});
   return std::move(program_);
 }

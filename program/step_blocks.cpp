@@ -74,12 +74,13 @@ Block message_block(const StageShape& shape, const Message& message, const Queue
   return block;
 }
 
-Block wait_block(const std::vector<int32_t>& channels, const QueuePolicy& queues) {
+Block wait_block(const std::vector<int32_t>& channels, int32_t keep, const QueuePolicy& queues) {
   Block block{"wait_send", {}, {}};
   for (const int32_t channel : channels) {
     Instruction instruction;
     instruction.kind = InstructionKind::wait_send;
     instruction.channel = channel;
+    instruction.keep = keep;
     instruction.time = TimeKind::pipeline_comm;
     instruction.queue = queues.pipeline_queue();
     block.instructions.push_back(std::move(instruction));

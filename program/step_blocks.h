@@ -28,8 +28,8 @@ struct Message {
   Place place;
 };
 Block message_block(const StageShape& shape, const Message& message, const QueuePolicy& queues);
-/// Waits for the sends of `channels`.
-Block wait_block(const std::vector<int32_t>& channels, const QueuePolicy& queues);
+/// Waits for the sends of `channels`, but for the latest `keep` of each.
+Block wait_block(const std::vector<int32_t>& channels, int32_t keep, const QueuePolicy& queues);
 
 /// Hidden states from one place to another on the same rank.
 Block copy_block(const StageShape& shape, const Place& from, const Place& to);

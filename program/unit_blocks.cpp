@@ -105,8 +105,8 @@ Block gather_block(const StageShape& shape, const UnitPart& part, const QueuePol
     const int32_t own =
         shard_buffer(block, shape, "parameters", Register::parameter_shard, range, dtype, MemoryKind::parameters);
     const int32_t all = whole_buffer(block, "gathered", part.parameter(), range, dtype, MemoryKind::scratch);
-    block.instructions.push_back(collective(InstructionKind::all_gather, own, all, GroupKind::shard,
-                                            TimeKind::data_comm, queues.bulk_queue()));
+    block.instructions.push_back(
+        collective(InstructionKind::all_gather, own, all, GroupKind::shard, TimeKind::data_comm, queues.bulk_queue()));
   }
   return block;
 }
@@ -153,8 +153,7 @@ LoweredBlock bucket_block(const StageShape& shape, int64_t elements, const Queue
   block.name = "bucket.reduce";
   const DType dtype = shape.precision.gradient;
   const Queue queue = queues.bulk_queue();
-  const int32_t sum =
-      add_buffer(block, "gradients", Register::gradient, 0, {dtype, {elements}}, MemoryKind::gradients);
+  const int32_t sum = add_buffer(block, "gradients", Register::gradient, 0, {dtype, {elements}}, MemoryKind::gradients);
   if (!stages_reduction(shape)) {
     reduce(block, shape, sum, sum, queue);
     return lowered;
@@ -169,8 +168,7 @@ std::optional<Block> finish_reduction_block(const StageShape& shape, const Layer
   Block block{kind.graph.name + ".finish_reduction", {}, {}};
   const auto sum = [&](const FlatRange& range, GroupKind group, TimeKind time, Queue queue) {
     const int32_t gradient = reduced_gradient(block, shape, range);
-    block.instructions.push_back(
-        collective(InstructionKind::all_reduce, gradient, gradient, group, time, queue));
+    block.instructions.push_back(collective(InstructionKind::all_reduce, gradient, gradient, group, time, queue));
   };
   for (const FlatRange& range : kind.unit.ranges) {
     if (range.partial) sum(range, GroupKind::tensor, TimeKind::tensor_comm, queues.inline_queue());

@@ -16,8 +16,8 @@ struct MeshCoordinate {
 
 struct Mesh {
   int32_t pp = 1, dp = 1, cp = 1, tp = 1;
-  int32_t shard = 1;      ///< ranks that share one copy of what ZeRO shards: neighbours among the data ranks
-  int32_t kv_copies = 1;  ///< neighbours in tp that hold the same KV head (tp larger than the number of KV heads)
+  int32_t shard = 1;           ///< ranks that share one copy of what ZeRO shards: neighbours among the data ranks
+  int32_t kv_copies = 1;       ///< neighbours in tp that hold the same KV head (tp larger than the number of KV heads)
   bool embedding_pair = true;  ///< first and last virtual stage lie on different ranks when pp > 1 (not in ZB-V)
 
   /// `kv_heads` of the model; 0: as many as tp needs.

@@ -89,7 +89,7 @@ void build_steps(const Block& block, const Joints& joints, bool merge, PricedBlo
       continue;
     }
     priced.steps.push_back({instruction.kind, instruction.queue, instruction.time, instruction.group,
-                            instruction.peer_stage, instruction.channel, static_cast<int32_t>(i), 1,
+                            instruction.peer_stage, instruction.channel, instruction.keep, static_cast<int32_t>(i), 1,
                             priced.costs[i].seconds});
   }
 }

@@ -15,7 +15,7 @@ struct PricedStep {
   Queue queue = Queue::compute;
   TimeKind time = TimeKind::compute;
   GroupKind group = GroupKind::world;
-  int32_t peer_stage = 0, channel = 0;
+  int32_t peer_stage = 0, channel = 0, keep = 0;
   int32_t first_instruction = 0, instructions = 0;
   double seconds = 0;
 };

@@ -202,7 +202,9 @@ bool Player::play_receive(int32_t index, const PricedStep& step, int32_t micro_b
 }
 
 bool Player::play_wait_send(Stage& stage, const PricedStep& step, Played& played) {
-  auto& keys = stage.outstanding[step.channel];
+  auto& outstanding = stage.outstanding[step.channel];
+  const size_t through = outstanding.size() - std::min(outstanding.size(), static_cast<size_t>(step.keep));
+  const std::span<const uint64_t> keys = std::span(outstanding).first(through);
   for (const uint64_t key : keys) {
     if (messages_.at(key).arrived == kNotYet) return false;
   }
@@ -213,7 +215,7 @@ bool Player::play_wait_send(Stage& stage, const PricedStep& step, Played& played
     played.begin = std::max(played.ready, message.begin);
     played.idle_before_begin = true;
   }
-  keys.clear();
+  outstanding.erase(outstanding.begin(), outstanding.begin() + static_cast<int64_t>(through));
   return true;
 }
 

@@ -74,6 +74,7 @@ void bind_message(const Binding& binding, const Instruction& instruction, BoundI
   result.channel = instruction.channel;
   ensure(result.channel >= 0 && result.channel < channel_count(binding.program),
          "a channel joins two virtual stages of the pipeline");
+  result.keep = instruction.keep;
   if (instruction.kind == InstructionKind::wait_send) return;
   MeshCoordinate peer = binding.program.mesh.coordinate_of(binding.world_rank);
   peer.pp = instruction.peer_stage;

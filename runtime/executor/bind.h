@@ -30,6 +30,7 @@ struct BoundInstruction {
   GroupId group = -1;      ///< of a collective
   int32_t peer = -1;       ///< world rank, of send and receive
   int32_t channel = 0;
+  int32_t keep = 0;  ///< of wait_send
   DType dtype = DType::f32;
   int64_t count = 0;  ///< elements of a collective (all_gather, reduce_scatter, all_to_all: of one member's part)
   int64_t bytes = 0;  ///< of a message or a ring shift

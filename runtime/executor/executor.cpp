@@ -76,7 +76,7 @@ struct Executor::State {
   void run_traced(const Frame& frame, size_t index);
   void run_instruction(const Frame& frame, const BoundInstruction& instruction);
   void communicate(const BoundInstruction& instruction, void* const* operands, int32_t micro_batch);
-  void wait_sends(int32_t channel);
+  void wait_sends(int32_t channel, int32_t keep);
   std::span<int32_t> data_slot(int64_t micro_batch, int64_t offset) const;
 };
 
@@ -231,15 +231,17 @@ void Executor::State::communicate(const BoundInstruction& instruction, void* con
     case InstructionKind::receive:
       communicator.wait(communicator.receive(output, instruction.bytes, instruction.peer, tag()));
       break;
-    case InstructionKind::wait_send: wait_sends(instruction.channel); break;
+    case InstructionKind::wait_send: wait_sends(instruction.channel, instruction.keep); break;
     case InstructionKind::op: break;
   }
 }
 
-void Executor::State::wait_sends(int32_t channel) {
+void Executor::State::wait_sends(int32_t channel, int32_t keep) {
   auto& outstanding = sends[static_cast<size_t>(channel)];
-  for (const Communicator::Request request : outstanding) communicator.wait(request);
-  outstanding.clear();
+  const int64_t through = std::max<int64_t>(0, static_cast<int64_t>(outstanding.size()) - keep);
+  const auto end = outstanding.begin() + through;
+  for (auto request = outstanding.begin(); request != end; ++request) communicator.wait(*request);
+  outstanding.erase(outstanding.begin(), end);
 }
 
 std::span<int32_t> Executor::State::data_slot(int64_t micro_batch, int64_t offset) const {

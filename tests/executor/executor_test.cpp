@@ -259,9 +259,10 @@ TEST(Executor, ChunksHaveCallsAndSlotsOfTheirOwnAndSomeCallsRunOnlyLast) {
   program.arena.slots = {64, 256};
   auto& calls = program.calls[static_cast<size_t>(Phase::forward)];
   calls = {{{.block = 0, .layer = 0}}, {{.block = 0, .layer = 7}, {.block = 0, .layer = 8, .last_only = true}}};
-  program.schedule = {{.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot_offset = 64},
-                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 0, .slot_offset = 128, .carried_offset = 200},
-                      {.phase = Phase::forward, .chunk = 1, .micro_batch = 1, .last = true, .slot_offset = 128}};
+  program.schedule = {
+      {.phase = Phase::forward, .chunk = 0, .micro_batch = 0, .slot_offset = 64},
+      {.phase = Phase::forward, .chunk = 1, .micro_batch = 0, .slot_offset = 128, .carried_offset = 200},
+      {.phase = Phase::forward, .chunk = 1, .micro_batch = 1, .last = true, .slot_offset = 128}};
   RecordingDevice device;
   Arena arena(program.arena.bytes);
   Executor executor(program, device, nullptr, arena, 0);

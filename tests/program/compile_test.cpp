@@ -66,50 +66,47 @@ TEST_P(Compiled, DumpIsLossless) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Strategies, Compiled,
-                         ::testing::Values(Case{"llama", "dp=1,micro_batch=8", true, false},
-                                           Case{"llama", "dp=1,micro_batch=1", true, false},
-                                           Case{"llama", "micro_batch=2,recompute=full", true, false},
-                                           Case{"llama", "dp=2,tp=2,micro_batch=2", true, false},
-                                           Case{"llama", "tp=2,pp=2,micro_batch=1", true, false},
-                                           Case{"llama", "pp=4,micro_batch=1,recompute=full", true, false},
-                                           Case{"llama", "pp=3,micro_batch=2", true, false},
-                                           Case{"llama", "micro_batch=2", false, false},
-                                           Case{"llama", "micro_batch=2", true, true},
-                                           Case{"gpt2", "micro_batch=4", true, false},
-                                           Case{"gpt2", "tp=2,pp=2,micro_batch=2", true, false},
-                                           Case{"gpt2", "tp=4,micro_batch=2,recompute=full", true, false},
-                                           Case{"gpt2", "dp=2,pp=2,micro_batch=2", false, true},
-                                           Case{"gpt2", "tp=2,micro_batch=2,recompute=full", true, true},
-                                           Case{"qwen3", "tp=2,micro_batch=2", true, false},
-                                           Case{"llama", "tp=2,sequence_parallel=true,micro_batch=2", true, false},
-                                           Case{"gpt2", "tp=2,sequence_parallel=true,micro_batch=2,recompute=full", true, false},
-                                           Case{"qwen3", "tp=4,sequence_parallel=true,micro_batch=2", true, false},
-                                           Case{"llama", "cp=2,micro_batch=2", true, false},
-                                           Case{"llama", "cp=4,micro_batch=2,recompute=full", true, false},
-                                           Case{"gpt2", "cp=2,context=all_to_all,micro_batch=2", true, true},
-                                           Case{"gpt2", "cp=2,tp=2,sequence_parallel=true,micro_batch=2", true, false},
-                                           Case{"llama", "dp=2,zero_stage=1,micro_batch=2", true, false},
-                                           Case{"gpt2", "dp=2,zero_stage=2,micro_batch=2", true, false},
-                                           Case{"llama", "dp=2,zero_stage=3,micro_batch=2", true, false},
-                                           Case{"gpt2", "dp=4,zero_stage=3,zero_group=2,micro_batch=1", true, false},
-                                           Case{"gpt2", "dp=2,cp=2,tp=2,zero_stage=3,micro_batch=1", true, false},
-                                           Case{"qwen3", "dp=2,pp=2,zero_stage=2,micro_batch=1", true, false},
-                                           Case{"llama", "dp=2,zero_stage=1,micro_batch=2,overlap=true,bucket_bytes=20000", true, false},
-                                           Case{"llama", "dp=2,micro_batch=2,overlap=true,bucket_bytes=20000", true, false},
-                                           Case{"llama", "dp=2,zero_stage=3,micro_batch=2,overlap=true", true, false},
-                                           Case{"llama", "pp=2,micro_batch=1,schedule=gpipe", true, false},
-                                           Case{"llama", "pp=2,virtual_stages=2,micro_batch=1,schedule=interleaved", true, false},
-                                           Case{"gpt2", "pp=2,virtual_stages=2,micro_batch=1,schedule=interleaved,dp=2,zero_stage=3", true, false},
-                                           Case{"llama", "pp=2,micro_batch=1,schedule=zb-h1", true, false},
-                                           Case{"llama", "pp=4,micro_batch=1,schedule=zb-h1,recompute=full", true, false},
-                                           Case{"gpt2", "pp=2,virtual_stages=2,micro_batch=1,schedule=zb-v", true, false},
-                                           Case{"qwen3", "pp=2,virtual_stages=2,micro_batch=1,schedule=zb-v,dp=2,zero_stage=2", true, false},
-                                           Case{"llama", "micro_batch=2,recompute=selective", true, false},
-                                           Case{"llama", "pp=2,micro_batch=1,recompute_layers=0-1:full/3:activated", true, false},
-                                           Case{"gpt2", "dp=3,micro_batch=1,ragged_batch=true,zero_stage=1,reduce_dtype=f64", true, false},
-                                           Case{"llama", "pp=3,micro_batch=2,stage_layers=1+2+1", true, false},
-                                           Case{"qwen3", "tp=2,pp=2,micro_batch=2,recompute=full", true, false}));
+INSTANTIATE_TEST_SUITE_P(
+    Strategies, Compiled,
+    ::testing::Values(
+        Case{"llama", "dp=1,micro_batch=8", true, false}, Case{"llama", "dp=1,micro_batch=1", true, false},
+        Case{"llama", "micro_batch=2,recompute=full", true, false},
+        Case{"llama", "dp=2,tp=2,micro_batch=2", true, false}, Case{"llama", "tp=2,pp=2,micro_batch=1", true, false},
+        Case{"llama", "pp=4,micro_batch=1,recompute=full", true, false},
+        Case{"llama", "pp=3,micro_batch=2", true, false}, Case{"llama", "micro_batch=2", false, false},
+        Case{"llama", "micro_batch=2", true, true}, Case{"gpt2", "micro_batch=4", true, false},
+        Case{"gpt2", "tp=2,pp=2,micro_batch=2", true, false},
+        Case{"gpt2", "tp=4,micro_batch=2,recompute=full", true, false},
+        Case{"gpt2", "dp=2,pp=2,micro_batch=2", false, true},
+        Case{"gpt2", "tp=2,micro_batch=2,recompute=full", true, true}, Case{"qwen3", "tp=2,micro_batch=2", true, false},
+        Case{"llama", "tp=2,sequence_parallel=true,micro_batch=2", true, false},
+        Case{"gpt2", "tp=2,sequence_parallel=true,micro_batch=2,recompute=full", true, false},
+        Case{"qwen3", "tp=4,sequence_parallel=true,micro_batch=2", true, false},
+        Case{"llama", "cp=2,micro_batch=2", true, false},
+        Case{"llama", "cp=4,micro_batch=2,recompute=full", true, false},
+        Case{"gpt2", "cp=2,context=all_to_all,micro_batch=2", true, true},
+        Case{"gpt2", "cp=2,tp=2,sequence_parallel=true,micro_batch=2", true, false},
+        Case{"llama", "dp=2,zero_stage=1,micro_batch=2", true, false},
+        Case{"gpt2", "dp=2,zero_stage=2,micro_batch=2", true, false},
+        Case{"llama", "dp=2,zero_stage=3,micro_batch=2", true, false},
+        Case{"gpt2", "dp=4,zero_stage=3,zero_group=2,micro_batch=1", true, false},
+        Case{"gpt2", "dp=2,cp=2,tp=2,zero_stage=3,micro_batch=1", true, false},
+        Case{"qwen3", "dp=2,pp=2,zero_stage=2,micro_batch=1", true, false},
+        Case{"llama", "dp=2,zero_stage=1,micro_batch=2,overlap=true,bucket_bytes=20000", true, false},
+        Case{"llama", "dp=2,micro_batch=2,overlap=true,bucket_bytes=20000", true, false},
+        Case{"llama", "dp=2,zero_stage=3,micro_batch=2,overlap=true", true, false},
+        Case{"llama", "pp=2,micro_batch=1,schedule=gpipe", true, false},
+        Case{"llama", "pp=2,virtual_stages=2,micro_batch=1,schedule=interleaved", true, false},
+        Case{"gpt2", "pp=2,virtual_stages=2,micro_batch=1,schedule=interleaved,dp=2,zero_stage=3", true, false},
+        Case{"llama", "pp=2,micro_batch=1,schedule=zb-h1", true, false},
+        Case{"llama", "pp=4,micro_batch=1,schedule=zb-h1,recompute=full", true, false},
+        Case{"gpt2", "pp=2,virtual_stages=2,micro_batch=1,schedule=zb-v", true, false},
+        Case{"qwen3", "pp=2,virtual_stages=2,micro_batch=1,schedule=zb-v,dp=2,zero_stage=2", true, false},
+        Case{"llama", "micro_batch=2,recompute=selective", true, false},
+        Case{"llama", "pp=2,micro_batch=1,recompute_layers=0-1:full/3:activated", true, false},
+        Case{"gpt2", "dp=3,micro_batch=1,ragged_batch=true,zero_stage=1,reduce_dtype=f64", true, false},
+        Case{"llama", "pp=3,micro_batch=2,stage_layers=1+2+1", true, false},
+        Case{"qwen3", "tp=2,pp=2,micro_batch=2,recompute=full", true, false}));
 
 TEST(Compile, EvaluationSharesThePersistentRegion) {
   const ProgramSet set = compile(small_gpt2(), small_job(), parse_strategy("tp=2,micro_batch=2").strategy, {}, 0);
@@ -159,8 +156,8 @@ TEST(Compile, FullRecomputeKeepsOnlyTheInputOfALayer) {
 }
 
 /// Counts every element of every tensor over the ranks that hold the first copy of it.
-void expect_covered_once(const ModelSpec& model, const std::string& text,
-                         std::vector<ParameterSlice> RankSlices::*list, bool sharded) {
+void expect_covered_once(const ModelSpec& model, const std::string& text, std::vector<ParameterSlice> RankSlices::*list,
+                         bool sharded) {
   const Strategy strategy = parse_strategy(text).strategy;
   const Mesh mesh = mesh_of(model, strategy);
   std::map<std::string, std::vector<int>> counts;

@@ -50,7 +50,7 @@ ModelRun::ModelRun(const Fixture& fixture, const RunSettings& settings) : job_(j
   device_ = settings.back_end == "cpu" ? make_cpu_device(1) : make_reference_device();
   programs_ = compile(fixture.model, job_, strategy, target, 0,
                       [&](const OpInstance& op) { return device_->workspace_bytes(op); });
-  slices_ = parameter_slices(fixture.model, strategy, 0, 0);
+  slices_ = rank_slices(fixture.model, strategy, {}).parameters;
   arena_ = std::make_unique<Arena>(std::max(programs_.train.arena.bytes, programs_.evaluate.arena.bytes));
   executor_ = std::make_unique<Executor>(programs_.train, *device_, nullptr, *arena_, 0);
   executor_->startup();
