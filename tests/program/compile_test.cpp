@@ -140,6 +140,16 @@ TEST(Compile, RefusesAnIllegalStrategyWithEveryReason) {
   }
 }
 
+TEST(Compile, RefusesUnfusedAttentionInARing) {
+  Target target;
+  target.unfused_attention = true;
+  const auto compiled = [&](const char* strategy) {
+    return train_programs(small_llama(), small_job(), strategy, target);
+  };
+  EXPECT_THROW(compiled("cp=2,micro_batch=2"), Error);
+  EXPECT_NO_THROW(compiled("cp=2,context=all_to_all,micro_batch=2"));
+}
+
 TEST(Compile, FullRecomputeKeepsOnlyTheInputOfALayer) {
   const auto none = train_programs(small_llama(), small_job(), "micro_batch=2")[0];
   const auto full = train_programs(small_llama(), small_job(), "micro_batch=2,recompute=full")[0];
