@@ -201,11 +201,11 @@ struct ArenaMap {
   Segment step_inputs;                                      ///< one StepInputs
   Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
   Segment constants;
-  Segment data;   ///< per micro-batch: tokens i32[T], then targets i32[T]
+  Segment data;  ///< per micro-batch: tokens i32[T], then targets i32[T]
   /// Kept activations of all chunks, what they carry from backward to weight gradient, and the temporaries of whatever
   /// runs: they share one range, placed in the order of time.
   Segment slots;
-  Segment scratch;  ///< outgoing messages; temporaries between steps reach from the slots into it
+  Segment scratch;               ///< outgoing messages; temporaries between steps reach from the slots into it
   int64_t persistent_bytes = 0;  ///< end of what survives a step; equal in all Programs of a set
   int64_t bytes = 0;
 };

@@ -317,7 +317,8 @@ Call call_from(const JsonObject& object, size_t blocks) {
   std::copy(base.begin(), base.end(), call.base.begin());
   if (!object.has("anchors")) return call;
   const auto anchors = object.get_strings("anchors");
-  if (anchors.size() != call.anchors.size()) object.fail("anchors", "the register file has another size", "dump it again");
+  if (anchors.size() != call.anchors.size())
+    object.fail("anchors", "the register file has another size", "dump it again");
   for (size_t r = 0; r < anchors.size(); ++r) {
     const auto found = std::find(std::begin(kAnchorNames), std::end(kAnchorNames), anchors[r]);
     if (found == std::end(kAnchorNames)) object.fail("anchors", "'" + anchors[r] + "' is unknown", "dump it again");

@@ -50,7 +50,7 @@ class StageCompiler {
   Program program_;
   BlockStore store_;
   ChunkLists lists_;
-  std::vector<std::pair<Phase, CallSequence>> sequences_;                  ///< by phase, chunks in order
+  std::vector<std::pair<Phase, CallSequence>> sequences_;  ///< by phase, chunks in order
   std::map<std::set<int>, LayerBlocks> layer_blocks_;      ///< by what is dropped
 };
 
@@ -117,10 +117,8 @@ void StageCompiler::step_call(Phase phase, int32_t block, const RegisterFile& ba
   const auto same = [&](const auto& entry) { return entry.first == phase; };
   auto found = std::find_if(sequences_.begin(), sequences_.end(), same);
   if (found == sequences_.end()) found = sequences_.insert(sequences_.end(), {phase, CallSequence{}});
-  found->second.add({{.block = block, .layer = static_cast<int32_t>(layer), .base = base},
-                     store_.at(block).scratch_bytes,
-                     {},
-                     {}});
+  found->second.add(
+      {{.block = block, .layer = static_cast<int32_t>(layer), .base = base}, store_.at(block).scratch_bytes, {}, {}});
 }
 
 /// One call per unit of the stage; units of a kind share their block.
