@@ -9,63 +9,71 @@
 namespace foresail {
 namespace {
 
-int64_t& base_of(Call& call, Register base) { return call.base[static_cast<size_t>(base)]; }
+void set_register(Call& call, Register base, const PackItem& item, int64_t delta) {
+  const auto index = static_cast<size_t>(base);
+  call.base[index] = item.offset - delta;
+  call.anchors[index] = item.space == PackSpace::hole ? Anchor::slot : Anchor::scratch;
+}
 
 }  // namespace
 
-int CallSequence::add_item(int64_t bytes, std::optional<int64_t> offset) {
-  items.push_back({bytes, static_cast<int>(calls.size()), -1, offset});
+int CallSequence::add_item(int64_t bytes) {
+  items.push_back({bytes, static_cast<int>(calls.size()), -1});
   return static_cast<int>(items.size()) - 1;
 }
 
-void CallSequence::add(Call call, int64_t scratch_bytes, std::vector<Binding> bindings) {
+int CallSequence::add(PlannedCall planned) {
   const int index = static_cast<int>(calls.size());
-  for (const Binding& binding : bindings) {
-    ScratchItem& item = items.at(static_cast<size_t>(binding.item));
-    if (item.last < 0) item.first = std::min(item.first, index);
+  for (const Binding& binding : planned.bindings) {
+    SharedItem& item = items.at(static_cast<size_t>(binding.item));
+    if (item.last < 0) item.first = index;
     item.last = std::max(item.last, index);
   }
-  calls.push_back({call, scratch_bytes, std::move(bindings)});
+  calls.push_back(std::move(planned));
+  return index;
 }
 
-void CallSequence::hold_from_begin(int item) {
-  items.at(static_cast<size_t>(item)).first = 0;
-  items[static_cast<size_t>(item)].last = std::max(items[static_cast<size_t>(item)].last, 0);
-}
-
-void CallSequence::hold_to_end(int item) {
-  items.at(static_cast<size_t>(item)).last = static_cast<int>(calls.size()) - 1;
-}
-
-int64_t place_scratch(CallSequence& sequence, int64_t alignment) {
+void place_scratch(CallSequence& sequence, int64_t alignment) {
   std::vector<PackItem> items;
-  for (const ScratchItem& item : sequence.items) {
-    PackItem packed{round_up(item.bytes, alignment), item.first, item.last};
-    if (item.offset) packed.space = PackSpace::scratch, packed.offset = *item.offset;
-    if (item.last < 0) packed.bytes = 0;  // nothing uses it
-    items.push_back(packed);
+  for (const SharedItem& item : sequence.items) {
+    const int64_t bytes = item.last < 0 ? 0 : round_up(item.bytes, alignment);  // 0: nothing uses it
+    items.push_back({bytes, item.first, item.last});
   }
   const size_t shared = items.size();
   for (size_t c = 0; c < sequence.calls.size(); ++c) {
     const int at = static_cast<int>(c);
     items.push_back({round_up(sequence.calls[c].scratch_bytes, alignment), at, at});
   }
-  ensure(fixed_items_fit(items), "scratch shared with other lists never overlaps");
-  const PackResult packed = pack(items, 0);
+  for (const SlotUse& use : sequence.slot_uses) {
+    if (use.bytes > 0) items.push_back({use.bytes, use.first, use.last, false, PackSpace::hole, use.offset});
+  }
+  ensure(fixed_items_fit(items), "kept activations never overlap");
+  const PackResult packed = pack(items, sequence.slot_bytes);
   for (size_t c = 0; c < sequence.calls.size(); ++c) {
     PlannedCall& planned = sequence.calls[c];
-    base_of(planned.call, Register::scratch) = packed.items[shared + c].offset;
+    set_register(planned.call, Register::scratch, packed.items[shared + c], 0);
     for (const Binding& binding : planned.bindings) {
-      base_of(planned.call, binding.base) = packed.items[static_cast<size_t>(binding.item)].offset - binding.delta;
+      set_register(planned.call, binding.base, packed.items[static_cast<size_t>(binding.item)], binding.delta);
     }
   }
-  return packed.scratch_end;
+  sequence.scratch_bytes = packed.scratch_end;
 }
 
 void relocate_scratch(CallSequence& sequence, int64_t scratch_offset) {
   for (PlannedCall& planned : sequence.calls) {
-    base_of(planned.call, Register::scratch) += scratch_offset;
-    for (const Binding& binding : planned.bindings) base_of(planned.call, binding.base) += scratch_offset;
+    Call& call = planned.call;
+    for (size_t r = 0; r < call.base.size(); ++r) {
+      if (call.anchors[r] == Anchor::scratch) call.base[r] += scratch_offset;
+    }
+  }
+}
+
+void relocate_zones(CallSequence& sequence, int64_t zones_offset) {
+  for (PlannedCall& planned : sequence.calls) {
+    for (const ZoneBinding& zone : planned.zones) {
+      planned.call.base[static_cast<size_t>(zone.base)] = zones_offset + zone.offset;
+      planned.call.anchors[static_cast<size_t>(zone.base)] = zone.anchor;
+    }
   }
 }
 

@@ -151,15 +151,13 @@ class MemoryCheck {
     const ScheduleEntry& entry = *step.entry;
     if (entry.micro_batch < 0) return;
     const Chunk& chunk = program_.chunks[static_cast<size_t>(entry.chunk)];
-    const Register base = buffer(step, touch).base;
+    const Anchor anchor = step.call->anchors[static_cast<size_t>(buffer(step, touch).base)];
     Segment place;
-    if (base == Register::saved || base == Register::x_in || (base == Register::x_out && !step.call->leaves_stage)) {
+    if (anchor == Anchor::slot) {
       place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
-    } else if (base == Register::carried && step.call->carries_in_slot) {
-      place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
-    } else if (base == Register::carried) {
+    } else if (anchor == Anchor::carried_slot) {
       place = {program_.arena.slots.offset + entry.carried_offset, chunk.carried_bytes};
-    } else if (base == Register::data) {
+    } else if (anchor == Anchor::data) {
       place = {program_.arena.data.offset + entry.micro_batch * program_.data_stride_bytes, program_.data_stride_bytes};
     } else {
       return;

@@ -163,7 +163,9 @@ class ScheduleCheck {
     const auto& lists = program_.calls[static_cast<size_t>(Phase::forward)];
     if (static_cast<size_t>(chunk) >= lists.size()) return false;
     const auto& list = lists[static_cast<size_t>(chunk)];
-    return std::any_of(list.begin(), list.end(), [](const Call& call) { return call.leaves_stage && call.layer >= 0; });
+    return std::any_of(list.begin(), list.end(), [](const Call& call) {
+      return call.layer >= 0 && call.anchors[static_cast<size_t>(Register::x_out)] != Anchor::slot;
+    });
   }
 
   void check_followed(std::pair<Phase, int32_t> first, std::pair<Phase, int32_t> second) {

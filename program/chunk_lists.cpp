@@ -39,8 +39,8 @@ bool reads_parameters(const Block& block) {
 ChunkLists::ChunkLists(const StageShape& shape, const ArenaMap& arena, BlockStore& store)
     : shape_(shape), arena_(arena), store_(store), outgoing_buffers_(outgoing_buffers(shape.strategy.schedule)) {
   const auto reserve = [&](int64_t buffers) {
-    const int64_t begin = reserved_bytes_;
-    reserved_bytes_ += buffers * shape.hidden_bytes();
+    const int64_t begin = zones_bytes_;
+    zones_bytes_ += buffers * shape.hidden_bytes();
     return begin;
   };
   for (const ChunkShape& chunk : shape.chunks) {
@@ -83,15 +83,7 @@ RegisterFile ChunkLists::registers(const Held& held) const { return parameter_re
 
 void ChunkLists::begin_list() {
   list_ = {};
-  reserved_ = list_.add_item(reserved_bytes_, 0);
-  last_hidden_ = free_gradient_ = -1;
   bucket_begin_ = bucket_end_ = 0;
-}
-
-CallSequence ChunkLists::end_list() {
-  list_.hold_from_begin(reserved_);
-  list_.hold_to_end(reserved_);
-  return std::exchange(list_, {});
 }
 
 int32_t ChunkLists::shared(const std::string& key, const std::function<int32_t()>& make) {
@@ -100,9 +92,12 @@ int32_t ChunkLists::shared(const std::string& key, const std::function<int32_t()
   return shared_[key] = make();
 }
 
-void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Binding> bindings, bool leaves_stage,
-                      bool last_only) {
-  list_.add({block, -1, leaves_stage, last_only, false, base}, store_.at(block).scratch_bytes, std::move(bindings));
+void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Binding> bindings,
+                      std::vector<ZoneBinding> zones, bool last_only) {
+  list_.add({{.block = block, .last_only = last_only, .base = base},
+             store_.at(block).scratch_bytes,
+             std::move(bindings),
+             std::move(zones)});
 }
 
 std::string key_of(const char* what, const UnitPart& part) {
@@ -159,7 +154,7 @@ void ChunkLists::complete(const Held& unit) {
   if (shape_.shards_state()) {
     const int32_t block = shared(key_of("reduce", unit.part),
                                  [&] { return store_.add_staged(reduce_block(shape_, unit.part, store_.queues())); });
-    call(block, registers(unit), {}, false, true);
+    call(block, registers(unit), {}, {}, true);
     return;
   }
   const int64_t begin = unit.offset, end = unit.offset + unit.part.kind->unit.elements;
@@ -177,14 +172,15 @@ void ChunkLists::flush_bucket() {
   if (elements > 0) {
     const int32_t block = shared(fmt::format("bucket/{}", elements),
                                  [&] { return store_.add_staged(bucket_block(shape_, elements, store_.queues())); });
-    call(block, parameter_registers(shape_, arena_, bucket_begin_), {}, false, true);
+    call(block, parameter_registers(shape_, arena_, bucket_begin_), {}, {}, true);
   }
   bucket_begin_ = bucket_end_ = -1;
 }
 
 /// Parameters are gathered one block ahead of their use. Beside the compute queue, a block's gradients are reduced while
-/// the next one runs: they stay alive until then.
-void ChunkLists::run(const std::vector<Step>& steps) {
+/// the next one runs: they stay alive until then. Returns the position of every step in the list.
+std::vector<int> ChunkLists::run(const std::vector<Step>& steps) {
+  std::vector<int> positions;
   std::vector<Binding> ready = steps.empty() ? std::vector<Binding>{} : gather(steps[0].reads);
   std::function<void()> later = [] {};
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -192,11 +188,14 @@ void ChunkLists::run(const std::vector<Step>& steps) {
     const std::vector<Binding> next = s + 1 < steps.size() ? gather(steps[s + 1].reads) : std::vector<Binding>{};
     if (!step.wait_channels.empty()) wait_sends(step.wait_channels);
     const std::vector<Binding> transients = zero(step.adds);
-    std::vector<Binding> bindings = step.bindings;
-    bindings.insert(bindings.end(), ready.begin(), ready.end());
-    bindings.insert(bindings.end(), transients.begin(), transients.end());
-    list_.add({step.block, step.layer, step.leaves_stage, false, step.carries_in_slot, step.base},
-              store_.at(step.block).scratch_bytes, std::move(bindings));
+    PlannedCall planned{{.block = step.block, .layer = step.layer, .base = step.base},
+                        store_.at(step.block).scratch_bytes,
+                        step.bindings,
+                        step.zones};
+    if (step.carries_in_slot) planned.call.anchors[index_of(Register::carried)] = Anchor::slot;
+    planned.bindings.insert(planned.bindings.end(), ready.begin(), ready.end());
+    planned.bindings.insert(planned.bindings.end(), transients.begin(), transients.end());
+    positions.push_back(list_.add(std::move(planned)));
     later();
     later = [this, &step, transients] {
       reduce(step.adds, transients);
@@ -207,16 +206,18 @@ void ChunkLists::run(const std::vector<Step>& steps) {
   }
   later();
   flush_bucket();
+  return positions;
 }
 
 // ---- Between chunks
 
-Binding ChunkLists::hidden_zone(size_t chunk) const { return {Register::x_out, reserved_, -hidden_zones_[chunk]}; }
+ZoneBinding ChunkLists::hidden_zone(size_t chunk) const {
+  return {Register::x_out, hidden_zones_[chunk], Anchor::outgoing};
+}
 
-Binding ChunkLists::gradient_zone(size_t chunk) {
-  if (gradient_zones_[chunk] >= 0) return {Register::hidden_gradient, reserved_, -gradient_zones_[chunk]};
-  if (free_gradient_ < 0) free_gradient_ = list_.add_item(shape_.hidden_bytes());
-  return {Register::hidden_gradient, free_gradient_, 0};
+ChunkLists::Gradient ChunkLists::hidden_gradient(size_t chunk) {
+  if (gradient_zones_[chunk] < 0) return {{{Register::hidden_gradient, list_.add_item(shape_.hidden_bytes()), 0}}, {}};
+  return {{}, {{Register::hidden_gradient, gradient_zones_[chunk], Anchor::outgoing_gradient}}};
 }
 
 void ChunkLists::wait_sends(std::vector<int32_t> channels) {
@@ -230,8 +231,7 @@ void ChunkLists::receive_hidden(size_t chunk) {
   if (here.first) return;
   if (here.from_self) {
     const Place handed_over{Register::absolute, 0, MemoryKind::scratch};
-    call(store_.add(copy_block(shape_, handed_over, kIn)), {},
-         {{Register::absolute, reserved_, -hidden_zones_[chunk - 1]}});
+    call(store_.add(copy_block(shape_, handed_over, kIn)), {}, {}, {{Register::absolute, hidden_zones_[chunk - 1]}});
     return;
   }
   const Message message{"receive_hidden", InstructionKind::receive, activations_after(here.virtual_stage - 1),
@@ -244,22 +244,15 @@ void ChunkLists::send_hidden(size_t chunk) {
   if (!sends_hidden(here)) return;
   const Message message{"send_hidden", InstructionKind::send, activations_after(here.virtual_stage), here.next_stage,
                         kOut};
-  call(store_.add(message_block(shape_, message, store_.queues())), {}, {hidden_zone(chunk)}, true);
+  call(store_.add(message_block(shape_, message, store_.queues())), {}, {}, {hidden_zone(chunk)});
 }
 
-/// Where the last layer of a chunk leaves its hidden states: for a message, for the neighbour on this rank, or for the
-/// head, which finds them in the slot or in scratch.
-void ChunkLists::lead_out(size_t chunk, const ChunkLayout* layout, Step& last_layer) {
+/// Where the last layer of a chunk leaves its hidden states: for a message or for the neighbour on this rank in a zone,
+/// for the head in the slot.
+void ChunkLists::lead_out(size_t chunk, Step& last_layer) const {
   const ChunkShape& here = shape_.chunks[chunk];
-  if (layout != nullptr && layout->output_in_slot) return;  // its x_out is the end of the slot
-  last_layer.leaves_stage = true;
-  last_layer.base[index_of(Register::x_out)] = 0;
-  if (here.last) {
-    if (last_hidden_ < 0) last_hidden_ = list_.add_item(shape_.hidden_bytes(), reserved_bytes_);
-    last_layer.bindings.push_back({Register::x_out, last_hidden_, 0});
-    return;
-  }
-  last_layer.bindings.push_back(hidden_zone(chunk));
+  if (here.last) return;
+  last_layer.zones.push_back(hidden_zone(chunk));
   if (sends_hidden(here)) last_layer.wait_channels = {activations_after(here.virtual_stage)};
 }
 
@@ -307,7 +300,8 @@ CallSequence ChunkLists::forward(size_t chunk, const ChunkLayout& layout) {
   begin_list();
   receive_hidden(chunk);
   std::vector<Step> steps;
-  if (shape_.chunks[chunk].first) {
+  const bool first = shape_.chunks[chunk].first;
+  if (first) {
     Step step;
     step.block = shared("embedding.forward", [&] { return compile_embedding_forward(shape_, arena_, store_); });
     step.reads = {embedding_unit(whole(shape_.embedding))};
@@ -317,18 +311,67 @@ CallSequence ChunkLists::forward(size_t chunk, const ChunkLayout& layout) {
   for (int64_t i = 0; i < shape_.chunks[chunk].layers.count; ++i) {
     steps.push_back(layer_step(chunk, layout, i, layout.layers[static_cast<size_t>(i)].forward));
   }
-  lead_out(chunk, &layout, steps.back());
-  run(steps);
+  lead_out(chunk, steps.back());
+  std::vector<int> calls = run(steps);
   send_hidden(chunk);
-  if (last_hidden_ >= 0) list_.hold_to_end(last_hidden_);
-  return end_list();
+  if (first) calls.erase(calls.begin());
+  fill_slot(layout, calls);
+  return std::exchange(list_, {});
+}
+
+/// Forward fills the slot from the bottom up: a layer's region when it runs, its input when the one below does.
+void ChunkLists::fill_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls) {
+  const int end = static_cast<int>(list_.calls.size()) - 1;
+  list_.slot_bytes = layout.slot_bytes;
+  const int64_t input = shape_.hidden_bytes();
+  for (size_t i = 0; i < layer_calls.size(); ++i) {
+    const int64_t begin = layout.region_offsets[i];
+    list_.slot_uses.push_back({begin, input, i == 0 ? 0 : layer_calls[i - 1], end});
+    list_.slot_uses.push_back({begin + input, layout.layers[i].region_bytes - input, layer_calls[i], end});
+  }
+  if (layout.output_offset >= 0) list_.slot_uses.push_back({layout.output_offset, input, layer_calls.back(), end});
+}
+
+/// Backward empties it from the top down. What the weight gradient still needs stays; what is carried there fills the
+/// dead end of the region above.
+void ChunkLists::empty_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls, int head_call) {
+  const int end = static_cast<int>(list_.calls.size()) - 1;
+  list_.slot_bytes = layout.slot_bytes;
+  for (size_t i = 0; i < layer_calls.size(); ++i) {
+    const LayerBlocks& blocks = layout.layers[i];
+    const int64_t begin = layout.region_offsets[i];
+    const int64_t kept = blocks.weight_gradient >= 0 ? blocks.free_begin : 0;
+    list_.slot_uses.push_back({begin, kept, 0, end});
+    list_.slot_uses.push_back({begin + kept, blocks.region_bytes - kept, 0, layer_calls[i]});
+    if (layout.carries_in_slot[i]) {
+      list_.slot_uses.push_back({layout.carried_offsets[i], blocks.carried_bytes, layer_calls[i], end});
+    }
+  }
+  if (layout.output_offset >= 0) list_.slot_uses.push_back({layout.output_offset, shape_.hidden_bytes(), 0, head_call});
+}
+
+/// Weight gradients release layer by layer what backward has left.
+void ChunkLists::release_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls) {
+  list_.slot_bytes = layout.slot_bytes;
+  for (size_t i = 0; i < layer_calls.size(); ++i) {
+    const LayerBlocks& blocks = layout.layers[i];
+    list_.slot_uses.push_back({layout.region_offsets[i], blocks.free_begin, 0, layer_calls[i]});
+    if (layout.carries_in_slot[i]) {
+      list_.slot_uses.push_back({layout.carried_offsets[i], blocks.carried_bytes, 0, layer_calls[i]});
+    }
+  }
 }
 
 CallSequence ChunkLists::backward(size_t chunk, const ChunkLayout& layout) {
   const ChunkShape& here = shape_.chunks[chunk];
   begin_list();
-  const Binding gradient = gradient_zone(chunk);
+  const Gradient gradient = hidden_gradient(chunk);
   std::vector<Step> steps;
+  const auto add = [&](Step step) {
+    step.bindings.insert(step.bindings.end(), gradient.bindings.begin(), gradient.bindings.end());
+    step.zones.insert(step.zones.end(), gradient.zones.begin(), gradient.zones.end());
+    steps.push_back(std::move(step));
+  };
   // What was sent from the zone must have left it: by this chunk, or by the one that hands it on.
   const ChunkShape& sender = here.from_self ? shape_.chunks[chunk - 1] : here;
   if (sends_gradient(sender) && !here.to_self) wait_sends({gradients_after(sender.virtual_stage - 1)});
@@ -336,30 +379,22 @@ CallSequence ChunkLists::backward(size_t chunk, const ChunkLayout& layout) {
     Step step;
     step.block = shared("head", [&] { return compile_head(shape_, arena_, store_); });
     step.base = registers(head_unit());
+    step.base[index_of(Register::x_out)] = layout.output_offset;
     step.reads = step.adds = head_weights();
     step.completes = {head_unit()};
-    step.bindings = {gradient};
-    if (layout.output_in_slot) {
-      step.base[index_of(Register::x_out)] = layout.slot_bytes - shape_.hidden_bytes();
-    } else {
-      last_hidden_ = list_.add_item(shape_.hidden_bytes(), reserved_bytes_);
-      step.bindings.push_back({Register::x_out, last_hidden_, 0});
-      step.leaves_stage = true;
-    }
-    steps.push_back(step);
+    add(std::move(step));
   } else if (!here.to_self) {
     const Message message{"receive_gradient", InstructionKind::receive, gradients_after(here.virtual_stage),
                           here.next_stage, kGradient};
-    call(store_.add(message_block(shape_, message, store_.queues())), {}, {gradient});
+    call(store_.add(message_block(shape_, message, store_.queues())), {}, gradient.bindings, gradient.zones);
   }
   for (int64_t i = here.layers.count - 1; i >= 0; --i) {
     const LayerBlocks& blocks = layout.layers[static_cast<size_t>(i)];
     const bool split = blocks.weight_gradient >= 0;
     Step step = layer_step(chunk, layout, i, blocks.backward);
-    step.bindings = {gradient};
     step.adds = {layer_unit(chunk, i, split ? others(shape_.block) : whole(shape_.block))};
     if (!split) step.completes = {layer_unit(chunk, i, whole(shape_.block))};
-    steps.push_back(step);
+    add(std::move(step));
   }
   if (here.first) {
     Step step;
@@ -368,17 +403,19 @@ CallSequence ChunkLists::backward(size_t chunk, const ChunkLayout& layout) {
     step.base = registers(unit);
     if (reads_parameters(store_.at(step.block).block)) step.reads = {unit};
     step.adds = step.completes = {unit};
-    step.bindings = {gradient};
-    steps.push_back(step);
+    add(std::move(step));
   }
-  run(steps);
-  if (last_hidden_ >= 0) list_.hold_from_begin(last_hidden_);
+  std::vector<int> calls = run(steps);
   if (sends_gradient(here)) {
     const Message message{"send_gradient", InstructionKind::send, gradients_after(here.virtual_stage - 1),
                           here.previous_stage, kGradient};
-    call(store_.add(message_block(shape_, message, store_.queues())), {}, {gradient});
+    call(store_.add(message_block(shape_, message, store_.queues())), {}, gradient.bindings, gradient.zones);
   }
-  return end_list();
+  const int head_call = calls.front();
+  if (here.last) calls.erase(calls.begin());
+  if (here.first) calls.pop_back();
+  empty_slot(layout, {calls.rbegin(), calls.rend()}, head_call);
+  return std::exchange(list_, {});
 }
 
 CallSequence ChunkLists::weight_gradient(size_t chunk, const ChunkLayout& layout) {
@@ -390,8 +427,9 @@ CallSequence ChunkLists::weight_gradient(size_t chunk, const ChunkLayout& layout
     step.completes = {layer_unit(chunk, i, whole(shape_.block))};
     steps.push_back(step);
   }
-  run(steps);
-  return end_list();
+  const std::vector<int> calls = run(steps);
+  release_slot(layout, {calls.rbegin(), calls.rend()});
+  return std::exchange(list_, {});
 }
 
 CallSequence ChunkLists::forward_only(size_t chunk, const ForwardBlocks& blocks) {
@@ -406,29 +444,29 @@ CallSequence ChunkLists::forward_only(size_t chunk, const ForwardBlocks& blocks)
     step.base = registers(step.reads[0]);
     steps.push_back(step);
   }
+  const auto turn = [&](int64_t layer) { return layer % 2 * shape_.hidden_bytes(); };
   for (int64_t i = 0; i < here.layers.count; ++i) {
     Step step;
     step.block = blocks.layer;
     step.layer = static_cast<int32_t>(here.layers.first + i);
     step.reads = {layer_unit(chunk, i, whole(shape_.block))};
     step.base = registers(step.reads[0]);
-    step.base[index_of(Register::x_in)] = i % 2 * shape_.hidden_bytes();
-    step.base[index_of(Register::x_out)] = (i + 1) % 2 * shape_.hidden_bytes();
+    step.base[index_of(Register::x_in)] = turn(i);
+    step.base[index_of(Register::x_out)] = turn(i + 1);
     steps.push_back(step);
   }
-  lead_out(chunk, nullptr, steps.back());
+  lead_out(chunk, steps.back());
   if (here.last) {
     Step step;
     step.block = blocks.head;
     step.reads = head_weights();
     step.base = registers(head_unit());
-    step.leaves_stage = true;
-    step.bindings = {{Register::x_out, last_hidden_, 0}};
+    step.base[index_of(Register::x_out)] = turn(here.layers.count);
     steps.push_back(step);
   }
   run(steps);
   send_hidden(chunk);
-  return end_list();
+  return std::exchange(list_, {});
 }
 
 }  // namespace foresail

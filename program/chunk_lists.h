@@ -20,8 +20,8 @@ struct ChunkLayout {
   std::vector<int64_t> region_offsets;   ///< by layer, in the slot
   std::vector<int64_t> carried_offsets;  ///< by layer, in the carried slot or the slot
   std::vector<bool> carries_in_slot;
+  int64_t output_offset = -1;  ///< in the slot, of the hidden states that the head reads; -1: no head
   int64_t slot_bytes = 0, carried_bytes = 0;
-  bool output_in_slot = false;  ///< the last hidden states wait in the slot for their backward
 };
 
 /// The blocks that a forward pass without backward runs; -1: none.
@@ -38,6 +38,9 @@ class ChunkLists {
   CallSequence weight_gradient(size_t chunk, const ChunkLayout& layout);
   /// Forward and, on the last chunk, the head: two buffers of hidden states take turns.
   CallSequence forward_only(size_t chunk, const ForwardBlocks& blocks);
+
+  /// Scratch that outlives lists: what is sent, or handed to another list.
+  int64_t zones_bytes() const { return zones_bytes_; }
 
   /// Which of the outgoing buffers each execution uses.
   void take_turns(std::vector<ScheduleEntry>& entries) const;
@@ -57,11 +60,17 @@ class ChunkLists {
     int32_t block = -1;
     int32_t layer = -1;
     RegisterFile base{};
-    bool leaves_stage = false, carries_in_slot = false;
+    bool carries_in_slot = false;
     std::vector<Held> reads, adds;
     std::vector<Held> completes;  ///< units whose gradients are whole after it, on the last micro-batch
     std::vector<Binding> bindings;
+    std::vector<ZoneBinding> zones;
     std::vector<int32_t> wait_channels;  ///< sends that must be through before it
+  };
+  /// A buffer that is a zone for some chunks and an item of the list for others.
+  struct Gradient {
+    std::vector<Binding> bindings;
+    std::vector<ZoneBinding> zones;
   };
 
   Held layer_unit(size_t chunk, int64_t index, UnitPart part) const;
@@ -70,25 +79,27 @@ class ChunkLists {
   std::vector<Held> head_weights() const;
 
   void begin_list();
-  CallSequence end_list();
   RegisterFile registers(const Held& held) const;
   int32_t shared(const std::string& key, const std::function<int32_t()>& make);
-  void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {}, bool leaves_stage = false,
-            bool last_only = false);
+  void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {},
+            std::vector<ZoneBinding> zones = {}, bool last_only = false);
 
   std::vector<Binding> gather(const std::vector<Held>& units);
   std::vector<Binding> zero(const std::vector<Held>& units);
   void reduce(const std::vector<Held>& units, const std::vector<Binding>& transients);
   void complete(const Held& unit);
   void flush_bucket();
-  void run(const std::vector<Step>& steps);
+  std::vector<int> run(const std::vector<Step>& steps);
 
-  Binding hidden_zone(size_t chunk) const;
-  Binding gradient_zone(size_t chunk);
+  ZoneBinding hidden_zone(size_t chunk) const;
+  Gradient hidden_gradient(size_t chunk);
   void wait_sends(std::vector<int32_t> channels);
   void receive_hidden(size_t chunk);
   void send_hidden(size_t chunk);
-  void lead_out(size_t chunk, const ChunkLayout* layout, Step& last_layer);
+  void lead_out(size_t chunk, Step& last_layer) const;
+  void fill_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls);
+  void empty_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls, int head_call);
+  void release_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls);
   Step layer_step(size_t chunk, const ChunkLayout& layout, int64_t index, int32_t block) const;
 
   const StageShape& shape_;
@@ -97,13 +108,10 @@ class ChunkLists {
   std::map<std::string, int32_t> shared_;
   int64_t outgoing_buffers_ = 1;                        ///< of each chunk and direction
   std::vector<int64_t> hidden_zones_, gradient_zones_;  ///< by chunk: offset in scratch, -1: none that outlives a list
-  int64_t reserved_bytes_ = 0;                          ///< of every list: the zones
+  int64_t zones_bytes_ = 0;
 
   // Of the list under construction.
   CallSequence list_;
-  int reserved_ = -1;       ///< item of the zones
-  int last_hidden_ = -1;    ///< item of the hidden states that leave the last chunk
-  int free_gradient_ = -1;  ///< item of a hidden gradient that no other list sees
   int64_t bucket_begin_ = 0, bucket_end_ = 0;
 };
 

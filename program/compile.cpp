@@ -7,29 +7,46 @@
 
 namespace foresail {
 
-ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
-                   const WorkspaceOf& workspace_of) {
+namespace {
+
+ShapeRequest request_of(const Job& job) {
+  return {job.sequence_length, job.global_batch, precision_of(job), job.dropout};
+}
+
+void require_legal(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target) {
+  const std::string thing = fmt::format("strategy '{}'", to_text(strategy));
   if (const auto reasons = legal(model, job, strategy); !reasons.empty()) {
-    throw_bad_input(fmt::format("strategy '{}'", to_text(strategy)), fmt::format("{}", fmt::join(reasons, "; ")),
+    throw_bad_input(thing, fmt::format("{}", fmt::join(reasons, "; ")),
                     "choose other degrees or let `foresail plan` choose them");
   }
   if (target.unfused_attention && strategy.cp > 1 && strategy.context == ContextKind::ring) {
-    throw_bad_input(fmt::format("strategy '{}'", to_text(strategy)),
-                    "the steps of ring attention are fused, and the target has unfused attention",
+    throw_bad_input(thing, "the steps of ring attention are fused, and the target has unfused attention",
                     "use context=all_to_all or a target with fused attention");
   }
-  const ShapeRequest request{job.sequence_length, job.global_batch, precision_of(job), job.dropout};
-  const StageShape shape = shape_stage(model, request, strategy, target, stage);
+}
+
+}  // namespace
+
+ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
+                   const WorkspaceOf& workspace_of) {
   ProgramSet set;
-  set.train = compile_training(shape, target, workspace_of, stage);
-  const double tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length);
-  set.train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
-  ShapeRequest without_dropout = request;
+  set.train = compile_train(model, job, strategy, target, stage, workspace_of);
+  ShapeRequest without_dropout = request_of(job);
   without_dropout.dropout = false;
   const StageShape evaluation = shape_stage(model, without_dropout, strategy, target, stage);
   set.evaluate = compile_evaluation(evaluation, target, workspace_of, stage);
   ensure(set.evaluate.arena.persistent_bytes == set.train.arena.persistent_bytes, "a set shares its persistent region");
   return set;
+}
+
+Program compile_train(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
+                      const WorkspaceOf& workspace_of) {
+  require_legal(model, job, strategy, target);
+  const StageShape shape = shape_stage(model, request_of(job), strategy, target, stage);
+  Program train = compile_training(shape, target, workspace_of, stage);
+  const double tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length);
+  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
+  return train;
 }
 
 Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,

@@ -29,6 +29,10 @@ struct ProgramSet {
 ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
                    const WorkspaceOf& workspace_of = {});
 
+/// The train Program alone: what a search asks for, many times.
+Program compile_train(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
+                      const WorkspaceOf& workspace_of = {});
+
 /// Forward pass of one sequence up to the logits (pp = tp = 1): for `sample`. The buffer named "logits" in the last
 /// block holds [S, V].
 Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,

@@ -71,7 +71,6 @@ struct LayerPlan {
   Differentiated layer;
   ReplayPlan replay;
   Region region;
-  int64_t hole_bytes = 0;
 };
 
 BlockRequest forward_request(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan) {
@@ -93,7 +92,7 @@ BlockRequest forward_request(const StageShape& shape, const ArenaMap& arena, con
 BlockRequest backward_request(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan) {
   const Graph& graph = plan.layer.graph;
   BlockRequest backward = request("block.backward", graph, shape.block, shape, arena);
-  backward.hole_bytes = plan.hole_bytes;
+  backward.hole_bytes = plan.region.bytes;
   backward.pinned.insert(plan.region.kept.begin(), plan.region.kept.end());
   backward.pinned[graph.find(TensorRole::layer_input)] = kLayerInput;
   backward.pinned[graph.find(TensorRole::output_gradient)] = kHiddenGradient;
@@ -164,13 +163,9 @@ void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& pl
 
 Differentiated differentiated_layer(const StageShape& shape) { return differentiated(shape, shape.block.graph); }
 
-int64_t region_bytes(const StageShape& shape, const Differentiated& layer, const std::set<int>& dropped) {
-  return region_of(shape, layer, replay_plan(layer, dropped).kept).bytes;
-}
-
 LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const std::set<int>& dropped, bool split,
-                          int64_t hole_bytes, BlockStore& store) {
-  LayerPlan plan{differentiated_layer(shape), {}, {}, hole_bytes};
+                          BlockStore& store) {
+  LayerPlan plan{differentiated_layer(shape), {}, {}};
   plan.replay = replay_plan(plan.layer, dropped);
   LayerBlocks blocks;
   if (split) {

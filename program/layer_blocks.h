@@ -17,12 +17,8 @@ struct LayerBlocks {
   int32_t forward = -1, backward = -1;
   int32_t weight_gradient = -1;  ///< -1: backward is not split
 };
-/// `hole_bytes`: of the slot from the layer's region on, dead as backward goes on and free for its temporaries; at least
-/// the region itself.
 LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const std::set<int>& dropped, bool split,
-                          int64_t hole_bytes, BlockStore& store);
-/// LayerBlocks::region_bytes alone.
-int64_t region_bytes(const StageShape& shape, const Differentiated& layer, const std::set<int>& dropped);
+                          BlockStore& store);
 
 /// The block's graph with its derivatives, as `compile_layer` sees it: for recompute choices.
 Differentiated differentiated_layer(const StageShape& shape);

@@ -70,15 +70,21 @@ int64_t sequences_per_micro_batch(const Program& program) {
 
 RegisterFile registers_for(const Program& program, const Call& call, const ScheduleEntry& entry) {
   RegisterFile registers = call.base;
-  const auto move = [&](Register base, int64_t bytes) { registers[static_cast<size_t>(base)] += bytes; };
   if (entry.micro_batch < 0) return registers;
-  const int64_t slot = program.arena.slots.offset + entry.slot_offset;
-  move(Register::saved, slot);
-  move(Register::x_in, slot);
-  move(Register::x_out, call.leaves_stage ? entry.out_offset : slot);
-  move(Register::hidden_gradient, entry.gradient_offset);
-  move(Register::carried, call.carries_in_slot ? slot : program.arena.slots.offset + entry.carried_offset);
-  move(Register::data, program.arena.data.offset + entry.micro_batch * program.data_stride_bytes);
+  const int64_t slots = program.arena.slots.offset;
+  const auto addend = [&](Anchor anchor) -> int64_t {
+    switch (anchor) {
+      case Anchor::none: return 0;
+      case Anchor::slot: return slots + entry.slot_offset;
+      case Anchor::carried_slot: return slots + entry.carried_offset;
+      case Anchor::data: return program.arena.data.offset + entry.micro_batch * program.data_stride_bytes;
+      case Anchor::scratch: return slots + entry.scratch_offset;
+      case Anchor::outgoing: return entry.out_offset;
+      case Anchor::outgoing_gradient: return entry.gradient_offset;
+    }
+    return 0;
+  };
+  for (size_t r = 0; r < registers.size(); ++r) registers[r] += addend(call.anchors[r]);
   return registers;
 }
 

@@ -119,16 +119,35 @@ enum class Phase : uint8_t {
 inline constexpr int kPhaseCount = 8;
 std::string_view name_of(Phase phase);
 
-/// One execution of a block in a phase. Registers `saved`, `x_in` and `x_out` are relative to the slot's base, `carried`
-/// to the carried slot's (or the slot's), `data` to the micro-batch's, outgoing hidden states and gradients to the buffer
-/// whose turn it is; the others are final.
+/// What an execution adds to a register of its call.
+enum class Anchor : uint8_t {
+  none,               ///< the register is final
+  slot,               ///< where the micro-batch's slot begins
+  carried_slot,       ///< where its carried slot begins
+  data,               ///< where its tokens and targets begin
+  scratch,            ///< where the temporaries of this execution begin
+  outgoing,           ///< the buffer whose turn it is to send hidden states
+  outgoing_gradient,  ///< the one for their gradients
+};
+using AnchorFile = std::array<Anchor, kRegisterCount>;
+
+constexpr AnchorFile usual_anchors() {
+  AnchorFile anchors{};
+  for (const Register base : {Register::saved, Register::x_in, Register::x_out}) {
+    anchors[static_cast<size_t>(base)] = Anchor::slot;
+  }
+  anchors[static_cast<size_t>(Register::carried)] = Anchor::carried_slot;
+  anchors[static_cast<size_t>(Register::data)] = Anchor::data;
+  return anchors;
+}
+
+/// One execution of a block in a phase.
 struct Call {
   int32_t block = 0;
-  int32_t layer = -1;            ///< global layer number; -1 for embedding, head and bookkeeping
-  bool leaves_stage = false;     ///< x_out is final: the hidden states leave the chunk through scratch, not the slot
-  bool last_only = false;        ///< only for the chunk's last micro-batch of the step (overlapped gradient reduction)
-  bool carries_in_slot = false;  ///< `carried` lies in the slot, in what an earlier layer's backward left dead
+  int32_t layer = -1;      ///< global layer number; -1 for embedding, head and bookkeeping
+  bool last_only = false;  ///< only for the chunk's last micro-batch of the step (overlapped gradient reduction)
   RegisterFile base{};
+  AnchorFile anchors = usual_anchors();
 };
 
 /// Order on this stage: execute all calls of (phase, chunk) for a micro-batch in a slot.
@@ -140,7 +159,8 @@ struct ScheduleEntry {
   int32_t carried_slot = 0;  ///< of the chunk: from backward to weight_gradient
   bool last = false;         ///< the last execution of (phase, chunk) in the step
   int64_t slot_offset = 0, carried_offset = 0;  ///< where they lie, in bytes from ArenaMap::slots
-  /// Which of the outgoing buffers this execution uses: bytes added to a final `x_out`, to `hidden_gradient`.
+  int64_t scratch_offset = 0;                   ///< where its temporaries lie, likewise
+  /// Which of the outgoing buffers this execution uses: bytes from the first.
   int64_t out_offset = 0, gradient_offset = 0;
 };
 
@@ -181,9 +201,11 @@ struct ArenaMap {
   Segment step_inputs;                                      ///< one StepInputs
   Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
   Segment constants;
-  Segment data;   ///< per micro-batch: tokens i32[T], then targets i32[T]
-  Segment slots;  ///< kept activations of all chunks, and what they carry from backward to weight gradient
-  Segment scratch;
+  Segment data;  ///< per micro-batch: tokens i32[T], then targets i32[T]
+  /// Kept activations of all chunks, what they carry from backward to weight gradient, and the temporaries of whatever
+  /// runs: they share one range, placed in the order of time.
+  Segment slots;
+  Segment scratch;               ///< outgoing messages; temporaries between steps reach from the slots into it
   int64_t persistent_bytes = 0;  ///< end of what survives a step; equal in all Programs of a set
   int64_t bytes = 0;
 };

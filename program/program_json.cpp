@@ -25,6 +25,8 @@ constexpr const char* kRegisterNames[] = {
     "master",          "moment1",   "moment2",  "saved",           "carried",        "x_in",           "x_out",
     "hidden_gradient", "data",      "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
+constexpr std::string_view kAnchorNames[] = {"none",    "slot",     "carried_slot",     "data",
+                                             "scratch", "outgoing", "outgoing_gradient"};
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                              "ring_shift", "send",       "receive",    "wait_send"};
@@ -285,9 +287,9 @@ Precision precision_from(const JsonObject& object) {
 
 Json call_json(const Call& call) {
   Json json{{"block", call.block}, {"layer", call.layer}, {"base", call.base}};
-  if (call.leaves_stage) json["leaves_stage"] = true;
   if (call.last_only) json["last_only"] = true;
-  if (call.carries_in_slot) json["carries_in_slot"] = true;
+  if (call.anchors == usual_anchors()) return json;
+  for (const Anchor anchor : call.anchors) json["anchors"].push_back(kAnchorNames[static_cast<size_t>(anchor)]);
   return json;
 }
 
@@ -309,12 +311,19 @@ Call call_from(const JsonObject& object, size_t blocks) {
   Call call;
   call.block = static_cast<int32_t>(object.require_int("block", 0, static_cast<int64_t>(blocks) - 1));
   call.layer = static_cast<int32_t>(object.require_int("layer", -1, 1 << 20));
-  call.leaves_stage = object.get_bool("leaves_stage", false);
   call.last_only = object.get_bool("last_only", false);
-  call.carries_in_slot = object.get_bool("carries_in_slot", false);
   const auto base = bounded_ints(object, "base");
   if (base.size() != call.base.size()) object.fail("base", "the register file has another size", "dump it again");
   std::copy(base.begin(), base.end(), call.base.begin());
+  if (!object.has("anchors")) return call;
+  const auto anchors = object.get_strings("anchors");
+  if (anchors.size() != call.anchors.size())
+    object.fail("anchors", "the register file has another size", "dump it again");
+  for (size_t r = 0; r < anchors.size(); ++r) {
+    const auto found = std::find(std::begin(kAnchorNames), std::end(kAnchorNames), anchors[r]);
+    if (found == std::end(kAnchorNames)) object.fail("anchors", "'" + anchors[r] + "' is unknown", "dump it again");
+    call.anchors[r] = static_cast<Anchor>(found - std::begin(kAnchorNames));
+  }
   return call;
 }
 
@@ -337,6 +346,7 @@ Json schedule_json(const Program& program) {
     if (entry.carried_slot != 0) schedule.back()["carried_slot"] = entry.carried_slot;
     if (entry.slot_offset != 0) schedule.back()["slot_offset"] = entry.slot_offset;
     if (entry.carried_offset != 0) schedule.back()["carried_offset"] = entry.carried_offset;
+    if (entry.scratch_offset != 0) schedule.back()["scratch_offset"] = entry.scratch_offset;
     if (entry.out_offset != 0) schedule.back()["out_offset"] = entry.out_offset;
     if (entry.gradient_offset != 0) schedule.back()["gradient_offset"] = entry.gradient_offset;
     if (entry.last) schedule.back()["last"] = true;
@@ -360,6 +370,7 @@ void read_schedule(const JsonObject& object, Program& program) {
     result.last = entry.get_bool("last", false);
     result.slot_offset = entry.get_int("slot_offset", 0, 0, kMost);
     result.carried_offset = entry.get_int("carried_offset", 0, 0, kMost);
+    result.scratch_offset = entry.get_int("scratch_offset", 0, 0, kMost);
     result.out_offset = entry.get_int("out_offset", 0, 0, kMost);
     result.gradient_offset = entry.get_int("gradient_offset", 0, 0, kMost);
     program.schedule.push_back(result);

@@ -1,9 +1,11 @@
 #include "program/slots.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
-#include <tuple>
 #include <utility>
+
+#include "program/pack.h"
 
 namespace foresail {
 namespace {
@@ -53,28 +55,87 @@ class FirstFit {
 
 using Key = std::pair<int32_t, int32_t>;  // chunk, micro-batch
 
-int64_t place_by_time(const std::vector<Chunk>& chunks, std::vector<ScheduleEntry>& entries) {
-  std::map<Key, const ScheduleEntry*> last_entry;
-  for (const ScheduleEntry& entry : entries) last_entry[{entry.chunk, entry.micro_batch}] = &entry;
-  FirstFit range;
-  std::map<Key, std::pair<int64_t, int64_t>> held;  // slot, carried slot
-  for (ScheduleEntry& entry : entries) {
+/// Which entries of the schedule hold a slot.
+struct Held {
+  Key key;
+  bool carried = false;
+  int64_t bytes = 0;
+  int first = 0, last = 0;
+};
+
+std::vector<Held> held_slots(const std::vector<Chunk>& chunks, const std::vector<ScheduleEntry>& entries) {
+  std::vector<Held> all;
+  std::map<Key, size_t> slot, carried;
+  for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
+    const ScheduleEntry& entry = entries[static_cast<size_t>(e)];
     const Key key{entry.chunk, entry.micro_batch};
     const Chunk& chunk = chunks[static_cast<size_t>(entry.chunk)];
-    const bool ends = last_entry.at(key) == &entry;
-    if (entry.phase == Phase::forward) held[key].first = range.take(chunk.slot_bytes);
-    const bool carries = chunk.carried_bytes > 0;
-    if (carries && entry.phase == Phase::backward) held[key].second = range.take(chunk.carried_bytes);
-    std::tie(entry.slot_offset, entry.carried_offset) = held.at(key);
-    if (!ends) continue;
-    range.give_back(entry.slot_offset, chunk.slot_bytes);
-    if (carries && entry.phase == Phase::weight_gradient) range.give_back(entry.carried_offset, chunk.carried_bytes);
+    if (entry.phase == Phase::forward) {
+      slot[key] = all.size();
+      all.push_back({key, false, chunk.slot_bytes, e, e});
+    }
+    if (entry.phase == Phase::backward && chunk.carried_bytes > 0) {
+      carried[key] = all.size();
+      all.push_back({key, true, chunk.carried_bytes, e, e});
+    }
+    all[slot.at(key)].last = e;
+    if (const auto found = carried.find(key); found != carried.end()) all[found->second].last = e;
   }
-  return range.end();
+  return all;
+}
+
+void set_offset(std::vector<ScheduleEntry>& entries, const Held& held, int64_t offset) {
+  for (int e = held.first; e <= held.last; ++e) {
+    ScheduleEntry& entry = entries[static_cast<size_t>(e)];
+    if (Key{entry.chunk, entry.micro_batch} != held.key) continue;
+    (held.carried ? entry.carried_offset : entry.slot_offset) = offset;
+  }
+}
+
+/// Scratch follows all slots.
+int64_t with_scratch_behind(int64_t slots, const ListScratch& scratch, std::vector<ScheduleEntry>& entries) {
+  int64_t most = 0;
+  for (ScheduleEntry& entry : entries) {
+    entry.scratch_offset = slots;
+    most = std::max(most, scratch.at({entry.phase, entry.chunk}));
+  }
+  return slots + most;
+}
+
+int64_t place_by_time(const std::vector<Held>& slots, const ListScratch& scratch, std::vector<ScheduleEntry>& entries) {
+  FirstFit range;
+  std::multimap<int, size_t> ends;  // last entry -> slot
+  std::vector<int64_t> offsets(slots.size());
+  size_t next = 0;
+  for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
+    for (; next < slots.size() && slots[next].first == e; ++next) {
+      offsets[next] = range.take(slots[next].bytes);
+      set_offset(entries, slots[next], offsets[next]);
+      ends.emplace(slots[next].last, next);
+    }
+    const auto [begin, end] = ends.equal_range(e);
+    for (auto at = begin; at != end; ++at) range.give_back(offsets[at->second], slots[at->second].bytes);
+  }
+  return with_scratch_behind(range.end(), scratch, entries);
+}
+
+/// Slots and scratch packed together, entry by entry: the most scratch is seldom needed when the most slots are taken.
+int64_t place_packed(const std::vector<Held>& slots, const ListScratch& scratch, std::vector<ScheduleEntry>& entries) {
+  std::vector<PackItem> items;
+  for (const Held& held : slots) items.push_back({held.bytes, held.first, held.last});
+  for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
+    const ScheduleEntry& entry = entries[static_cast<size_t>(e)];
+    items.push_back({scratch.at({entry.phase, entry.chunk}), e, e});
+  }
+  const PackResult packed = pack(items, 0);
+  for (size_t i = 0; i < slots.size(); ++i) set_offset(entries, slots[i], packed.items[i].offset);
+  for (size_t e = 0; e < entries.size(); ++e) entries[e].scratch_offset = packed.items[slots.size() + e].offset;
+  return packed.scratch_end;
 }
 
 /// Every chunk has its own range, cut into as many slots as it needs.
-int64_t place_by_chunk(const std::vector<Chunk>& chunks, std::vector<ScheduleEntry>& entries) {
+int64_t place_by_chunk(const std::vector<Chunk>& chunks, const ListScratch& scratch,
+                       std::vector<ScheduleEntry>& entries) {
   std::vector<std::pair<int64_t, int64_t>> begins;
   int64_t end = 0;
   for (const Chunk& chunk : chunks) {
@@ -87,18 +148,47 @@ int64_t place_by_chunk(const std::vector<Chunk>& chunks, std::vector<ScheduleEnt
     entry.slot_offset = begins[at].first + entry.slot * chunks[at].slot_bytes;
     entry.carried_offset = begins[at].second + entry.carried_slot * chunks[at].carried_bytes;
   }
-  return end;
+  return with_scratch_behind(end, scratch, entries);
 }
+
+/// Beyond this, packing takes longer than it saves: long steps repeat themselves, and their peak is their pattern's.
+constexpr size_t kMostPacked = 160;
 
 }  // namespace
 
-int64_t place_slots(const std::vector<Chunk>& chunks, std::vector<ScheduleEntry>& entries) {
-  std::vector<ScheduleEntry> by_chunk = entries;
-  const int64_t apart = place_by_chunk(chunks, by_chunk);
-  const int64_t together = place_by_time(chunks, entries);
-  if (together <= apart) return together;
-  entries = std::move(by_chunk);
-  return apart;
+int64_t place_slots(const std::vector<Chunk>& chunks, const ListScratch& scratch, std::vector<ScheduleEntry>& entries) {
+  const std::vector<Held> slots = held_slots(chunks, entries);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  std::vector<ScheduleEntry> best;
+  const auto attempt = [&](const auto& place) {
+    std::vector<ScheduleEntry> placed = entries;
+    const int64_t bytes = place(placed);
+    if (bytes >= least) return;
+    least = bytes;
+    best = std::move(placed);
+  };
+  attempt([&](auto& placed) { return place_by_time(slots, scratch, placed); });
+  attempt([&](auto& placed) { return place_by_chunk(chunks, scratch, placed); });
+  if (slots.size() + entries.size() <= kMostPacked) {
+    attempt([&](auto& placed) { return place_packed(slots, scratch, placed); });
+  }
+  entries = std::move(best);
+  return least;
+}
+
+int64_t kept_bytes(const Program& program) {
+  std::vector<ScheduleEntry> entries;
+  for (const ScheduleEntry& entry : program.schedule) {
+    if (entry.micro_batch >= 0) entries.push_back(entry);
+  }
+  std::vector<int64_t> change(entries.size() + 1);
+  for (const Held& held : held_slots(program.chunks, entries)) {
+    change[static_cast<size_t>(held.first)] += held.bytes;
+    change[static_cast<size_t>(held.last) + 1] -= held.bytes;
+  }
+  int64_t now = 0, most = 0;
+  for (const int64_t bytes : change) most = std::max(most, now += bytes);
+  return most;
 }
 
 }  // namespace foresail

@@ -50,8 +50,8 @@ class StageCompiler {
   Program program_;
   BlockStore store_;
   ChunkLists lists_;
-  std::vector<std::pair<Phase, CallSequence>> sequences_;                  ///< by phase, chunks in order
-  std::map<std::pair<std::set<int>, int64_t>, LayerBlocks> layer_blocks_;  ///< by what is dropped and what is free
+  std::vector<std::pair<Phase, CallSequence>> sequences_;  ///< by phase, chunks in order
+  std::map<std::set<int>, LayerBlocks> layer_blocks_;      ///< by what is dropped
 };
 
 StageCompiler::StageCompiler(const StageShape& shape, const Target& target, const WorkspaceOf& workspace_of,
@@ -73,24 +73,25 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
   program_.arena = persistent_arena(shape, state);
 }
 
-/// Stacks the layers' regions in the slot and compiles each recompute choice once. Backward runs from the last layer down:
-/// what lies above a layer's region is dead by then, unless a weight gradient is still to come.
+/// Compiles each recompute choice once and stacks the layers' regions in the slot.
 ChunkLayout StageCompiler::chunk_layout(size_t chunk) {
   const ChunkShape& here = shape_.chunks[chunk];
+  const bool split = splits_backward(shape_.strategy.schedule);
   const Differentiated layer = differentiated_layer(shape_);
   ChunkLayout layout;
-  layout.output_in_slot = here.last && !loss_follows_forward(shape_.strategy.schedule);
-  std::vector<std::set<int>> dropped;
   for (int64_t i = 0; i < here.layers.count; ++i) {
-    dropped.push_back(dropped_tensors(layer, shape_.strategy, here.layers.first + i));
+    const std::set<int> dropped = dropped_tensors(layer, shape_.strategy, here.layers.first + i);
+    auto found = layer_blocks_.find(dropped);
+    if (found == layer_blocks_.end()) {
+      found = layer_blocks_.emplace(dropped, compile_layer(shape_, program_.arena, dropped, split, store_)).first;
+    }
+    layout.layers.push_back(found->second);
     layout.region_offsets.push_back(layout.slot_bytes);
-    layout.slot_bytes += region_bytes(shape_, layer, dropped.back());
+    layout.slot_bytes += found->second.region_bytes;
   }
-  if (layout.output_in_slot) layout.slot_bytes += shape_.hidden_bytes();
-  const bool split = splits_backward(shape_.strategy.schedule);
-  for (size_t i = 0; i < dropped.size(); ++i) {
-    const LayerBlocks& blocks = layer_blocks(dropped, i, layer, split, layout);
-    layout.layers.push_back(blocks);
+  if (here.last) {
+    layout.output_offset = layout.slot_bytes;
+    layout.slot_bytes += shape_.hidden_bytes();
   }
   place_carried(layout);
   return layout;
@@ -109,24 +110,6 @@ void StageCompiler::place_carried(ChunkLayout& layout) const {
   }
 }
 
-/// The blocks of layer `index` of a chunk, shared by all its layers with the same choice: their temporaries fit into what
-/// is dead above the highest of them.
-const LayerBlocks& StageCompiler::layer_blocks(const std::vector<std::set<int>>& dropped, size_t index,
-                                               const Differentiated& layer, bool split, const ChunkLayout& layout) {
-  int64_t hole = region_bytes(shape_, layer, dropped[index]);
-  if (!split) {
-    const auto highest = std::find(dropped.rbegin(), dropped.rend(), dropped[index]);
-    hole = layout.slot_bytes - layout.region_offsets[static_cast<size_t>(dropped.rend() - highest) - 1];
-  }
-  const auto key = std::pair(dropped[index], hole);
-  auto found = layer_blocks_.find(key);
-  if (found == layer_blocks_.end()) {
-    found =
-        layer_blocks_.emplace(key, compile_layer(shape_, program_.arena, dropped[index], split, hole, store_)).first;
-  }
-  return found->second;
-}
-
 void StageCompiler::keep(Phase phase, CallSequence sequence) { sequences_.emplace_back(phase, std::move(sequence)); }
 
 /// Calls that belong to no micro-batch: one list per phase, each with scratch of its own.
@@ -134,7 +117,8 @@ void StageCompiler::step_call(Phase phase, int32_t block, const RegisterFile& ba
   const auto same = [&](const auto& entry) { return entry.first == phase; };
   auto found = std::find_if(sequences_.begin(), sequences_.end(), same);
   if (found == sequences_.end()) found = sequences_.insert(sequences_.end(), {phase, CallSequence{}});
-  found->second.add({block, static_cast<int32_t>(layer), false, false, false, base}, store_.at(block).scratch_bytes);
+  found->second.add(
+      {{.block = block, .layer = static_cast<int32_t>(layer), .base = base}, store_.at(block).scratch_bytes, {}, {}});
 }
 
 /// One call per unit of the stage; units of a kind share their block.
@@ -211,15 +195,20 @@ void StageCompiler::lay_out(int stage, StageSchedule& schedule) {
     program_.chunks[c].slots = schedule.slots.at(c);
     program_.chunks[c].carried_slots = program_.chunks[c].carried_bytes > 0 ? schedule.carried_slots.at(c) : 0;
   }
-  arena.slots = {arena.bytes, place_slots(program_.chunks, schedule.entries)};
-  const int64_t end = arena.slots.offset + arena.slots.bytes;
-  arena.scratch.offset = end;
+  ListScratch scratch;
+  std::map<Phase, int32_t> chunk_of_phase;
   for (auto& [phase, sequence] : sequences_) {
-    // Beside micro-batches scratch begins after the slots; when none is in flight, the slots serve as scratch too.
-    const int64_t begin = of_micro_batch(phase) ? arena.scratch.offset : arena.slots.offset;
-    const int64_t scratch_end = begin + place_scratch(sequence, shape_.alignment);
-    arena.scratch.bytes = std::max(arena.scratch.bytes, scratch_end - arena.scratch.offset);
-    relocate_scratch(sequence, begin);
+    place_scratch(sequence, shape_.alignment);
+    if (of_micro_batch(phase)) scratch[{phase, chunk_of_phase[phase]++}] = sequence.scratch_bytes;
+  }
+  arena.slots = {arena.bytes, place_slots(program_.chunks, scratch, schedule.entries)};
+  arena.scratch = {arena.slots.offset + arena.slots.bytes, lists_.zones_bytes()};
+  for (auto& [phase, sequence] : sequences_) {
+    relocate_zones(sequence, arena.scratch.offset);
+    if (!of_micro_batch(phase)) {  // no micro-batch is in flight
+      relocate_scratch(sequence, arena.slots.offset);
+      arena.scratch.bytes = std::max(arena.scratch.bytes, sequence.scratch_bytes - arena.slots.bytes);
+    }
     auto& list = program_.calls[index_of(phase)].emplace_back();
     for (const PlannedCall& planned : sequence.calls) list.push_back(planned.call);
   }

@@ -50,7 +50,7 @@ Evaluator::Evaluator(const ModelSpec& model, const Job& job, const Machine& mach
       costs_(make_caching_cost_model(*plain_costs_)) {}
 
 Program Evaluator::compile_stage(const Strategy& strategy, int stage) const {
-  return compile(model_, job_, strategy, target_, stage).train;
+  return compile_train(model_, job_, strategy, target_, stage);
 }
 
 Candidate Evaluator::play(const Strategy& strategy, std::span<const Program> stages, bool record_events,

@@ -5,6 +5,7 @@
 #include "ops/op_table.h"
 #include "planner/simulator/priced_program.h"
 #include "planner/simulator/simulator.h"
+#include "program/slots.h"
 
 namespace foresail {
 namespace {
@@ -54,7 +55,7 @@ Prediction memory_prediction(std::span<const Program> stages, const Target& targ
   memory.parameters = arena.parameters.bytes;
   memory.gradients = arena.gradients.bytes;
   memory.optimizer = arena.master.bytes + arena.moment1.bytes + arena.moment2.bytes;
-  memory.activations = arena.slots.bytes;
+  memory.activations = kept_bytes(*largest);
   memory.scratch = arena.bytes - memory.parameters - memory.gradients - memory.optimizer - memory.activations;
   memory.framework = target.framework_bytes;
   ensure(memory.scratch >= 0, "the segments of an arena lie inside it");
