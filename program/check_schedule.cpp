@@ -145,27 +145,13 @@ class ScheduleCheck {
     for (size_t c = 0; c < program_.chunks.size(); ++c) {
       chunk_at[program_.chunks[c].virtual_stage] = static_cast<int32_t>(c);
     }
-    const int32_t last = channel_count(program_) / 2 - 1;
     for (const auto& [virtual_stage, chunk] : chunk_at) {
       const auto next = chunk_at.find(virtual_stage + 1);
       if (next != chunk_at.end()) {
         check_followed({Phase::forward, chunk}, {Phase::forward, next->second});
         if (trains_) check_followed({Phase::backward, next->second}, {Phase::backward, chunk});
       }
-      if (virtual_stage == last && trains_ && leaves_slot(chunk)) {
-        check_followed({Phase::forward, chunk}, {Phase::backward, chunk});
-      }
     }
-  }
-
-  /// Whether a chunk's last hidden states are in scratch, not in the slot.
-  bool leaves_slot(int32_t chunk) const {
-    const auto& lists = program_.calls[static_cast<size_t>(Phase::forward)];
-    if (static_cast<size_t>(chunk) >= lists.size()) return false;
-    const auto& list = lists[static_cast<size_t>(chunk)];
-    return std::any_of(list.begin(), list.end(), [](const Call& call) {
-      return call.layer >= 0 && call.anchors[static_cast<size_t>(Register::x_out)] != Anchor::slot;
-    });
   }
 
   void check_followed(std::pair<Phase, int32_t> first, std::pair<Phase, int32_t> second) {

@@ -41,8 +41,7 @@ std::unique_ptr<Device> device_named(const std::string& name) {
 /// in transit do not always fit into the holes that are free at their time.
 double most_looseness(const Strategy& strategy) {
   if (splits_backward(strategy.schedule)) return 1.32;
-  const bool transient = strategy.zero_stage >= 2 && strategy.overlap;
-  return transient || strategy.schedule == ScheduleKind::interleaved ? 1.10 : 1.02;
+  return strategy.zero_stage >= 2 || strategy.schedule == ScheduleKind::interleaved ? 1.10 : 1.02;
 }
 
 /// One rank's part in an experiment.
