@@ -21,8 +21,8 @@ Json frontier_form(const SearchResult& search) {
 
 Json searched_form(const SearchResult& search) {
   return {{"strategies", search.strategies}, {"evaluated", search.evaluated}, {"bounded", search.bounded},
-          {"simulated", search.simulated},   {"refused", search.refused},     {"illegal", search.illegal},
-          {"seconds", search.seconds}};
+          {"simulated", search.simulated},   {"mixed", search.mixed},         {"refused", search.refused},
+          {"illegal", search.illegal},       {"seconds", search.seconds}};
 }
 
 }  // namespace

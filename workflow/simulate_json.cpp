@@ -15,6 +15,7 @@ std::string simulate_result_to_json(const SimulateResult& result) {
                           {"evaluated", fits ? 1 : 0},
                           {"bounded", 0},
                           {"simulated", 1},
+                          {"mixed", 0},
                           {"refused", fits ? Json::object() : Json{{"out of memory", 1}}},
                           {"illegal", Json::object()},
                           {"seconds", nullptr}};

@@ -142,6 +142,9 @@ std::string why_not_text(const SearchResult& result) {
   std::string text = fmt::format("{}: {} played, {} dropped on a bound", strategies_text(result.strategies),
                                  result.simulated, result.bounded);
   for (const auto& [reason, count] : result.refused) fmt::format_to(std::back_inserter(text), ", {} {}", count, reason);
+  if (result.mixed > 0) {
+    fmt::format_to(std::back_inserter(text), "; {} of them also with recompute solved for the memory", result.mixed);
+  }
   fmt::format_to(std::back_inserter(text), " ({})\n", seconds_text(result.seconds));
   std::vector<std::pair<int64_t, std::string>> reasons;
   for (const auto& [reason, count] : result.illegal) reasons.emplace_back(count, reason);

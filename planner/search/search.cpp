@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/human.h"
 #include "planner/search/evaluate.h"
+#include "planner/search/recompute_mix.h"
 #include "planner/search/space.h"
 #include "program/compile.h"
 
@@ -54,7 +55,8 @@ struct Ranked {
 auto order_of(const Ranked& plan) {
   const Strategy& s = plan.candidate.strategy;
   return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.cp, s.recompute,
-                         s.virtual_stages, s.schedule, s.zero_stage, s.sequence_parallel, s.micro_batch);
+                         s.virtual_stages, s.schedule, s.zero_stage, s.sequence_parallel, s.micro_batch,
+                         s.recompute_layers.size());
 }
 bool better(const Ranked& a, const Ranked& b) { return order_of(a) < order_of(b); }
 
@@ -87,6 +89,13 @@ class ProductBound {
   std::map<std::string, double> known_;
 };
 
+/// What the strategies of one device count share.
+struct Count {
+  const Evaluator& evaluator;
+  const Worth& worth;
+  RecomputeMixer& mixer;
+};
+
 class Search {
  public:
   explicit Search(const SearchRequest& request) : request_(request) {}
@@ -94,10 +103,13 @@ class Search {
 
  private:
   void visit_count(int64_t devices);
-  void visit(const Strategy& strategy, const Evaluator& evaluator, const Worth& worth);
+  void visit(const Strategy& strategy, const Count& count);
+  void visit_mix(const Strategy& strategy, const Program& refused, const Count& count);
+  std::optional<Ranked> mixed(const Strategy& strategy, const Count& count);
   bool bounded_by(const Strategy& strategy, double worth);
+  bool changes_nothing(const Strategy& strategy, double worth) const;
   bool cannot_win(double worth) const;
-  bool within_limits(const Ranked& plan);
+  const char* limit_of(const Ranked& plan);
   void keep(Ranked plan);
   void fill_frontier();
   void explain_failure();
@@ -135,6 +147,7 @@ void Search::visit_count(int64_t devices) {
   if (space.strategies.empty()) return;
   const Evaluator evaluator(request_.model, request_.job, request_.machine, request_.stack, devices);
   const Worth worth(request_, evaluator, devices);
+  RecomputeMixer mixer(request_.model, request_.job, request_.machine, evaluator);
   MemoryBound memory(request_.model, request_.job);
   ProductBound products(request_, evaluator);
   std::vector<std::pair<double, const Strategy*>> fitting;  // bound on the step
@@ -152,7 +165,7 @@ void Search::visit_count(int64_t devices) {
   for (const auto& [least, strategy] : fitting) {
     if (request_.prune && bounded_by(*strategy, worth.of(least))) continue;
     try {
-      visit(*strategy, evaluator, worth);
+      visit(*strategy, {evaluator, worth, mixer});
     } catch (const Error& error) {
       if (error.exit() != Exit::bad_input) throw;
       // Something that it does was never measured. Others may have a price; if none has, this is the answer.
@@ -162,11 +175,16 @@ void Search::visit_count(int64_t devices) {
   }
 }
 
-/// Whether a plan worth no more than this would change nothing; counts it.
-bool Search::bounded_by(const Strategy& strategy, double worth) {
+/// Whether a plan worth no more than this is neither among the best nor the best of its device count.
+bool Search::changes_nothing(const Strategy& strategy, double worth) const {
   const auto own = best_of_count_.find(strategy.devices());
   const bool leads_count = own == best_of_count_.end() || worth <= own->second.worth;
-  if (leads_count || !cannot_win(worth)) return false;
+  return !leads_count && cannot_win(worth);
+}
+
+/// The same for a strategy of the space; counts it.
+bool Search::bounded_by(const Strategy& strategy, double worth) {
+  if (!changes_nothing(strategy, worth)) return false;
   ++result_.bounded;
   return true;
 }
@@ -180,36 +198,84 @@ std::vector<size_t> visiting_order(int64_t stages) {
 }
 
 /// Compiles stage after stage; the first that does not fit or shows that the step is too long ends it.
-void Search::visit(const Strategy& strategy, const Evaluator& evaluator, const Worth& worth) {
+void Search::visit(const Strategy& strategy, const Count& count) {
   std::vector<Program> stages(static_cast<size_t>(strategy.pp));
   for (const size_t stage : visiting_order(strategy.pp)) {
-    stages[stage] = evaluator.compile_stage(strategy, static_cast<int>(stage));
+    stages[stage] = count.evaluator.compile_stage(strategy, static_cast<int>(stage));
     const Program& program = stages[stage];
-    const int64_t peak = program.arena.bytes + evaluator.target().framework_bytes;
+    const int64_t peak = program.arena.bytes + count.evaluator.target().framework_bytes;
     if (peak > ceiling(strategy.devices())) {
       ++result_.refused[kOutOfMemory];
       too_large_.emplace_back(peak, strategy);
+      visit_mix(strategy, program, count);
       return;
     }
     const bool is_end = stage == 0 || stage + 1 == stages.size();
     if (!request_.prune || !is_end) continue;
-    const double least = busy_seconds(program, evaluator.costs(), request_.machine.devices_per_node);
-    if (bounded_by(strategy, worth.of(least))) return;
+    const double least = busy_seconds(program, count.evaluator.costs(), request_.machine.devices_per_node);
+    if (bounded_by(strategy, count.worth.of(least))) return;
   }
   Ranked plan;
-  plan.candidate = evaluator.play(strategy, stages, false, nullptr);
-  plan.worth = worth.of(plan.candidate.predicted.step_seconds);
+  plan.candidate = count.evaluator.play(strategy, stages, false, nullptr);
+  plan.worth = count.worth.of(plan.candidate.predicted.step_seconds);
   ++result_.simulated;
-  if (!within_limits(plan)) return;
+  if (const char* limit = limit_of(plan); limit != nullptr) {
+    ++result_.refused[limit];
+    return;
+  }
   ++result_.evaluated;
   keep(std::move(plan));
+}
+
+/// Where nothing is recomputed and that does not fit, a mix of choices may be what is fastest and fits. `refused`: the stage
+/// that did not fit; whatever is recomputed comes on top of its work.
+void Search::visit_mix(const Strategy& strategy, const Program& refused, const Count& count) {
+  const bool is_free = strategy.recompute == Recompute::none && !request_.fixed.names("recompute") &&
+                       !request_.fixed.names("recompute_layers");
+  if (!is_free) return;
+  if (request_.prune) {
+    const double least = busy_seconds(refused, count.evaluator.costs(), request_.machine.devices_per_node);
+    if (changes_nothing(strategy, count.worth.of(least))) return;
+  }
+  std::optional<Ranked> plan = mixed(strategy, count);
+  if (!plan) return;
+  ++result_.mixed;
+  if (limit_of(*plan) == nullptr) keep(std::move(*plan));
+}
+
+/// None if full recompute does not fit either, if a bound shows that the mix changes nothing, or if it is a preset.
+std::optional<Ranked> Search::mixed(const Strategy& strategy, const Count& count) {
+  const int64_t arena_bytes = ceiling(strategy.devices()) - count.evaluator.target().framework_bytes;
+  Strategy full = strategy;
+  full.recompute = Recompute::full;
+  std::vector<RecomputeRule> rules;
+  std::vector<Program> stages(static_cast<size_t>(strategy.pp));
+  for (const size_t stage : visiting_order(strategy.pp)) {
+    const Program smallest = count.evaluator.compile_stage(full, static_cast<int>(stage));
+    if (smallest.arena.bytes > arena_bytes) return std::nullopt;
+    StageMix mix = count.mixer.mix(strategy, smallest, arena_bytes);
+    rules.insert(rules.end(), mix.rules.begin(), mix.rules.end());
+    stages[stage] = std::move(mix.program);
+    const bool is_end = stage == 0 || stage + 1 == stages.size();
+    if (!request_.prune || !is_end) continue;
+    const double least = busy_seconds(stages[stage], count.evaluator.costs(), request_.machine.devices_per_node);
+    if (changes_nothing(strategy, count.worth.of(least))) return std::nullopt;
+  }
+  Strategy mix = strategy;
+  mix.recompute_layers = joined(std::move(rules));
+  if (is_preset(mix.recompute_layers, request_.model.layers)) return std::nullopt;
+  Ranked plan;
+  plan.candidate = count.evaluator.play(mix, stages, false, nullptr);
+  plan.worth = count.worth.of(plan.candidate.predicted.step_seconds);
+  return plan;
 }
 
 bool Search::cannot_win(double worth) const {
   return static_cast<int64_t>(best_.size()) >= request_.top && worth > best_.back().worth;
 }
 
-bool Search::within_limits(const Ranked& plan) {
+/// The limit that a plan misses, null if none; remembers the plan that misses by least.
+const char* Search::limit_of(const Ranked& plan) {
   const Budget& budget = plan.candidate.budget;
   const char* reason = nullptr;
   double excess = 0;
@@ -218,10 +284,9 @@ bool Search::within_limits(const Ranked& plan) {
   } else if (request_.budget_usd > 0 && budget.usd && *budget.usd > request_.budget_usd) {
     reason = kOverBudget, excess = *budget.usd / request_.budget_usd;
   }
-  if (reason == nullptr) return true;
-  ++result_.refused[reason];
+  if (reason == nullptr) return nullptr;
   if (!nearest_over_limit_ || excess < nearest_over_limit_->worth) nearest_over_limit_ = Ranked{excess, plan.candidate};
-  return false;
+  return reason;
 }
 
 void Search::keep(Ranked plan) {

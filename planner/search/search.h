@@ -1,6 +1,7 @@
 // Which strategy to train with: every legal combination of degrees, micro-batch and recompute for the given device
-// counts is refused with its reason, dropped on a bound, or compiled and played; the best by the objective is returned
-// with its runners-up. Deterministic: it depends on the request alone, not on the speed of the machine it runs on.
+// counts is refused with its reason, dropped on a bound, or compiled and played; where memory does not hold what is kept
+// without recompute, so is the mix of recompute choices that fits with the least replay. The best by the objective is
+// returned with its runners-up. Deterministic: it depends on the request alone, not on the speed of the machine it runs on.
 #pragma once
 
 #include <cstdint>
@@ -74,6 +75,7 @@ struct SearchResult {
   std::optional<Infeasible> infeasible;
   int64_t strategies = 0;  ///< legal ones: refused + bounded + evaluated
   int64_t evaluated = 0, bounded = 0, simulated = 0;
+  int64_t mixed = 0;                       ///< recompute choices by the solver that were played, beside the strategies
   std::map<std::string, int64_t> refused;  ///< legal but over a limit, by reason
   std::map<std::string, int64_t> illegal;  ///< why-not of combinations that are no strategy at all
   double seconds = 0;                      ///< spent searching

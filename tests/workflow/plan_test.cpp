@@ -62,7 +62,7 @@ TEST_F(PlanFiles, ThePlanFileHoldsWhatTrainNeeds) {
 TEST_F(PlanFiles, JsonHasTheKeysOfTheDesign) {
   const Json json = parse_json(plan_result_to_json(make_plan(gpt2())), "plan");
   for (const char* key : {"plans", "frontier", "advice", "searched"}) EXPECT_TRUE(json.contains(key)) << key;
-  for (const char* key : {"strategies", "evaluated", "bounded", "simulated", "refused", "seconds"}) {
+  for (const char* key : {"strategies", "evaluated", "bounded", "simulated", "mixed", "refused", "seconds"}) {
     EXPECT_TRUE(json["searched"].contains(key)) << key;
   }
   const Json& plan = json["plans"][0];
@@ -108,6 +108,30 @@ TEST_F(PlanFiles, TheDumpedProgramSimulatesToThePlannedTime) {
   EXPECT_THROW(simulate_strategy(from_dump), Error);
   from_dump.programs = {folder_ / "program.stage-1.json", folder_ / "program.json"};
   EXPECT_THROW(simulate_strategy(from_dump), Error);
+}
+
+TEST_F(PlanFiles, AMixOfRecomputeChoicesIsStoredPrintedAndSimulated) {
+  PlanOptions options = gpt2();
+  options.fix = "dp=8,tp=1,pp=1,micro_batch=8,zero_stage=0";
+  const PlanResult whole = make_plan(options);
+  ASSERT_TRUE(whole.feasible());
+  options.memory_bytes = whole.search.plans[0].predicted.peak_bytes * 3 / 4;
+  options.out = folder_ / "plan.json";
+  const PlanResult result = make_plan(options);
+  ASSERT_TRUE(result.feasible());
+  const Candidate& best = result.search.plans[0];
+  ASSERT_FALSE(best.strategy.recompute_layers.empty());
+  EXPECT_LE(best.predicted.peak_bytes, options.memory_bytes);
+  EXPECT_EQ(load_plan(options.out).strategy, best.strategy);
+  EXPECT_NE(plan_table(result).find(" recompute_layers="), std::string::npos);
+  EXPECT_EQ(parse_json(plan_result_to_json(result), "plan")["searched"]["mixed"], result.search.mixed);
+  SimulateOptions again;
+  again.model = options.model, again.machine = options.machine, again.global_batch = options.global_batch;
+  again.strategy = to_text(best.strategy);
+  const SimulateResult simulated = simulate_strategy(again);
+  EXPECT_EQ(simulated.candidate.strategy, best.strategy);
+  EXPECT_EQ(simulated.candidate.predicted.step_seconds, best.predicted.step_seconds);
+  EXPECT_EQ(simulated.candidate.predicted.peak_bytes, best.predicted.peak_bytes);
 }
 
 TEST_F(PlanFiles, NothingFeasibleWritesNothingAndExplains) {
