@@ -37,7 +37,7 @@ PackResult pack_in_order(const std::vector<PackItem>& items, const std::vector<s
   for (const size_t index : order) {
     PackItem& item = result.items[index];
     const int64_t hole = lowest_offset(result.items, item, PackSpace::hole);
-    if (hole + item.bytes <= hole_bytes) {
+    if (!item.carried && hole + item.bytes <= hole_bytes) {
       item.space = PackSpace::hole;
       item.offset = hole;
       continue;
@@ -66,10 +66,10 @@ int64_t lower_bound(const std::vector<PackItem>& items, int64_t hole_bytes) {
 }
 
 /// Carried items all live at the end.
-int64_t carried_bound(const std::vector<PackItem>& items, int64_t hole_bytes) {
+int64_t carried_bound(const std::vector<PackItem>& items) {
   int64_t carried = 0;
   for (const PackItem& item : items) carried += item.carried ? item.bytes : 0;
-  return std::max<int64_t>(0, carried - hole_bytes);
+  return carried;
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ PackResult pack(const std::vector<PackItem>& items, int64_t hole_bytes) {
     if (items[i].space == PackSpace::unplaced) order.push_back(i);
   }
   const int64_t bound = lower_bound(items, hole_bytes);
-  const int64_t least_carried = carried_bound(items, hole_bytes);
+  const int64_t least_carried = carried_bound(items);
   PackResult best;
   best.scratch_end = best.carried_end = std::numeric_limits<int64_t>::max();
   const auto attempt = [&] {
