@@ -71,8 +71,8 @@ std::optional<PackResult> pack_in_order(const std::vector<PackItem>& items, Take
   for (const size_t index : order) {
     PackItem& item = result.items[index];
     item.space = PackSpace::hole;
-    item.offset = of(taken, PackSpace::hole).lowest_offset(item);
-    if (item.offset + item.bytes > hole_bytes) {
+    if (!item.carried) item.offset = of(taken, PackSpace::hole).lowest_offset(item);
+    if (item.carried || item.offset + item.bytes > hole_bytes) {
       item.space = item.carried ? PackSpace::carried : PackSpace::scratch;
       item.offset = of(taken, item.space).lowest_offset(item);
       int64_t& end = item.carried ? result.carried_end : result.scratch_end;
@@ -100,10 +100,10 @@ int64_t lower_bound(const std::vector<PackItem>& items, int64_t hole_bytes) {
 }
 
 /// Carried items all live at the end.
-int64_t carried_bound(const std::vector<PackItem>& items, int64_t hole_bytes) {
+int64_t carried_bound(const std::vector<PackItem>& items) {
   int64_t carried = 0;
   for (const PackItem& item : items) carried += item.carried ? item.bytes : 0;
-  return std::max<int64_t>(0, carried - hole_bytes);
+  return carried;
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ PackResult pack(const std::vector<PackItem>& items, int64_t hole_bytes) {
     if (items[i].space == PackSpace::unplaced) order.push_back(i);
   }
   const int64_t bound = lower_bound(items, hole_bytes);
-  const int64_t least_carried = carried_bound(items, hole_bytes);
+  const int64_t least_carried = carried_bound(items);
   const TakenSpaces fixed = fixed_items(items);
   PackResult best;
   best.scratch_end = best.carried_end = std::numeric_limits<int64_t>::max();

@@ -104,8 +104,6 @@ bool splits_backward(ScheduleKind schedule) { return rule_of(schedule).splits_ba
 
 int64_t outgoing_buffers(ScheduleKind schedule) { return rule_of(schedule).outgoing_buffers; }
 
-bool loss_follows_forward(ScheduleKind schedule) { return rule_of(schedule).loss_follows_forward; }
-
 bool schedule_fits(const Strategy& strategy, int64_t micro_batches, std::string* why) {
   const ScheduleRule& rule = rule_of(strategy.schedule);
   const auto refuse = [&](std::string reason) {

@@ -24,9 +24,6 @@ int64_t virtual_stage_of(const Strategy& strategy, const VirtualPlace& place);
 int64_t virtual_stage_count(const Strategy& strategy);
 /// Whether backward is split into input and weight gradients.
 bool splits_backward(ScheduleKind schedule);
-/// Whether the last virtual stage runs a micro-batch's backward right after its forward, so that its last hidden states need
-/// no place in the slot.
-bool loss_follows_forward(ScheduleKind schedule);
 /// Buffers from which a chunk sends in each direction. With one, a stage that is an execution ahead of its neighbour waits
 /// until the neighbour has received; schedules whose bubble would grow by that have two.
 int64_t outgoing_buffers(ScheduleKind schedule);

@@ -201,12 +201,12 @@ StageOrder forward_vee(const PipelineStage& p) {
 constexpr int32_t kAnyChunks = std::numeric_limits<int32_t>::max();
 
 constexpr auto kRules = std::to_array<ScheduleRule>({
-    // kind, splits backward, loss follows forward, chunks, placement, training, evaluation
-    {ScheduleKind::one_f_one_b, false, true, 1, 1, 1, ChunkPlacement::loops, one_f_one_b, forward_loops},
-    {ScheduleKind::gpipe, false, false, 1, 1, 1, ChunkPlacement::loops, gpipe, forward_loops},
-    {ScheduleKind::interleaved, false, true, 2, 2, kAnyChunks, ChunkPlacement::loops, interleaved, forward_loops},
-    {ScheduleKind::zb_h1, true, true, 1, 1, 1, ChunkPlacement::loops, zb_h1, forward_loops},
-    {ScheduleKind::zb_v, true, true, 2, 2, 2, ChunkPlacement::vee, zb_v, forward_vee},
+    // kind, splits backward, outgoing buffers, least and most chunks, placement, training, evaluation
+    {ScheduleKind::one_f_one_b, false, 1, 1, 1, ChunkPlacement::loops, one_f_one_b, forward_loops},
+    {ScheduleKind::gpipe, false, 1, 1, 1, ChunkPlacement::loops, gpipe, forward_loops},
+    {ScheduleKind::interleaved, false, 2, 2, kAnyChunks, ChunkPlacement::loops, interleaved, forward_loops},
+    {ScheduleKind::zb_h1, true, 1, 1, 1, ChunkPlacement::loops, zb_h1, forward_loops},
+    {ScheduleKind::zb_v, true, 2, 2, 2, ChunkPlacement::vee, zb_v, forward_vee},
 });
 
 }  // namespace

@@ -31,8 +31,7 @@ enum class ChunkPlacement : uint8_t {
 struct ScheduleRule {
   ScheduleKind kind{};
   bool splits_backward = false;
-  bool loss_follows_forward = true;  ///< see schedule.h
-  int32_t outgoing_buffers = 1;      ///< see schedule.h
+  int32_t outgoing_buffers = 1;  ///< see schedule.h
   int32_t least_chunks = 1, most_chunks = 1;
   ChunkPlacement placement = ChunkPlacement::loops;
   StageOrder (*training)(const PipelineStage&) = nullptr;

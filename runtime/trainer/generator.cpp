@@ -17,10 +17,7 @@ int64_t logits_offset(const Program& program) {
   const auto& calls = program.calls[static_cast<size_t>(Phase::forward)];
   ensure(calls.size() == 1 && !calls.front().empty(), "a logits Program has a forward phase of one chunk");
   const Call& call = calls.front().back();
-  ScheduleEntry entry;
-  entry.phase = Phase::forward;
-  entry.micro_batch = 0;
-  const RegisterFile registers = registers_for(program, call, entry);
+  const RegisterFile registers = registers_for(program, call, program.schedule.back());
   for (const Buffer& buffer : program.blocks[static_cast<size_t>(call.block)].buffers) {
     if (buffer.name == "logits") return registers[static_cast<size_t>(buffer.base)] + buffer.offset;
   }

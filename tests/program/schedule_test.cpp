@@ -160,14 +160,8 @@ void expect_neighbours(const StageSchedule& stage, std::pair<Phase, int32_t> fir
 
 TEST(Schedule, HandOversOnOneRankAreNeighbours) {
   for_all(6, [](const Strategy& strategy, int64_t micro_batches) {
-    for (int64_t v = 0; v < virtual_stage_count(strategy); ++v) {
+    for (int64_t v = 0; v + 1 < virtual_stage_count(strategy); ++v) {
       const VirtualPlace at = place_of(strategy, v);
-      if (v + 1 == virtual_stage_count(strategy)) {
-        if (!loss_follows_forward(strategy.schedule)) continue;
-        expect_neighbours(training_schedule(strategy, at.stage, micro_batches), {Phase::forward, at.chunk},
-                          {Phase::backward, at.chunk});
-        continue;
-      }
       const VirtualPlace next = place_of(strategy, v + 1);
       if (next.stage != at.stage) continue;
       const StageSchedule stage = training_schedule(strategy, at.stage, micro_batches);
