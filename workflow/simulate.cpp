@@ -128,7 +128,22 @@ Strategy strategy_of(const Program& program) {
   return strategy;
 }
 
+/// A dump says all of this itself.
+void refuse_what_a_dump_says(const SimulateOptions& options) {
+  const std::pair<const char*, bool> flags[] = {
+      {"--model", !options.model.empty()},         {"--job", !options.job.empty()},
+      {"--strategy", !options.strategy.empty()},   {"--devices", options.devices != 0},
+      {"--seq-len", options.sequence_length != 0}, {"--global-batch", options.global_batch != 0}};
+  for (const auto& [flag, given] : flags) {
+    if (given) {
+      throw_bad_input(flag, "a dumped Program holds its own, it cannot be changed",
+                      "leave it out, or give --model in place of --program");
+    }
+  }
+}
+
 SimulateResult simulate_dump(const SimulateOptions& options) {
+  refuse_what_a_dump_says(options);
   SimulateResult result;
   result.from_program = true;
   if (options.machine.empty())
