@@ -27,7 +27,8 @@ Measurement measure_op(Team& team, Device& device, const OpInstance& op, int64_t
 int64_t operand_bytes(const OpInstance& op, Device& device);
 
 /// "kind/group_size/bytes" over all kinds, group sizes (divisors of the team, all sibling groups at once) and sizes, within
-/// `seconds` of all budget; the smallest sizes come first. Keys in `known` are left out.
+/// `seconds` of all budget; the smallest sizes come first. Keys in `known` are left out. Every kind is measured small and
+/// large in one group whatever the budget.
 std::map<std::string, Measurement> measure_communication(Team& team, const std::vector<int64_t>& bytes, double seconds,
                                                          const std::map<std::string, Measurement>& known);
 

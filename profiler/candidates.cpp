@@ -125,6 +125,17 @@ std::vector<Strategy> variant_strategies(int ranks) {
   return variants;
 }
 
+std::vector<Strategy> moving_strategies(int ranks) {
+  Strategy in_v;
+  in_v.schedule = ScheduleKind::zb_v, in_v.virtual_stages = 2;
+  std::vector<Strategy> strategies{in_v};
+  if (ranks == 1) return strategies;
+  Strategy casts = strategy_of(1, ranks, 1);
+  casts.reduce_dtype = DType::f64;
+  strategies.push_back(casts);
+  return strategies;
+}
+
 std::vector<ReplayCandidate> replay_candidates(const std::vector<ModelSpec>& models, int ranks, int64_t sequence_length,
                                                int64_t cache_bytes) {
   std::vector<ReplayCandidate> list;

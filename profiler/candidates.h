@@ -38,6 +38,10 @@ ModelSpec cut_to_depth(const ModelSpec& model, int64_t cache_bytes);
 /// parallelism, ZeRO-3.
 std::vector<Strategy> variant_strategies(int ranks);
 
+/// Strategies whose Programs differ from those above only by kinds that move bytes (copies of a stage to itself, casts around
+/// a reduction): the kinds are measured alone, steps of them are not worth a replay.
+std::vector<Strategy> moving_strategies(int ranks);
+
 /// For `ranks` ranks. Named models first, cheap micro-batches before dear ones, degrees interleaved, then the variants at
 /// the least micro-batch; then the grid.
 /// `sequence_length` 0: the usual one of each model.

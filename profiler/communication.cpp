@@ -79,9 +79,25 @@ std::vector<std::vector<int>> sibling_groups(int ranks, int64_t size) {
   return groups;
 }
 
-/// Small ones first; every kind at a size before the next size.
-std::vector<Transfer> transfers(int ranks, std::vector<int64_t> sizes) {
-  std::sort(sizes.begin(), sizes.end());
+constexpr int64_t kEssentialBytes = int64_t{1} << 20;
+
+/// Every kind in the largest group, small and large, so that a line through them says something about any size: without
+/// these a strategy that uses the kind has no price.
+std::vector<Transfer> essential_transfers(int ranks, const std::vector<int64_t>& sizes) {
+  const auto above = std::upper_bound(sizes.begin() + 1, sizes.end(), kEssentialBytes);
+  std::vector<Transfer> wanted;
+  for (const int64_t size : {sizes.front(), *(above - 1)}) {
+    for (const KindName& kind : kKinds) {
+      const int64_t group = kind.kind == Kind::send ? 2 : ranks;
+      const int64_t parts = kind.kind == Kind::send ? 1 : ranks;
+      wanted.push_back({kind.kind, group, std::max(size / (kFloat * parts), int64_t{1}) * kFloat * parts});
+    }
+  }
+  return wanted;
+}
+
+/// The others: small ones first, every kind at a size before the next size.
+std::vector<Transfer> transfers(int ranks, const std::vector<int64_t>& sizes) {
   std::vector<Transfer> wanted;
   for (const int64_t size : sizes) {
     wanted.push_back({Kind::send, 2, std::max(size / kFloat, int64_t{1}) * kFloat});
@@ -120,8 +136,12 @@ std::map<std::string, Measurement> measure_communication(Team& team, const std::
                                                          const std::map<std::string, Measurement>& known) {
   std::map<std::string, Measurement> result;
   if (team.size() < 2 || bytes.empty()) return result;
-  const std::vector<Transfer> wanted = transfers(team.size(), bytes);
-  const int64_t largest = *std::max_element(bytes.begin(), bytes.end()) + kFloat * team.size();
+  std::vector<int64_t> sizes = bytes;
+  std::sort(sizes.begin(), sizes.end());
+  std::vector<Transfer> wanted = essential_transfers(team.size(), sizes);
+  const size_t essentials = wanted.size();
+  for (const Transfer& more : transfers(team.size(), sizes)) wanted.push_back(more);
+  const int64_t largest = sizes.back() + kFloat * team.size();
   Arena arena(largest), other(largest);
   const double deadline = team.elapsed() + seconds;
   int64_t groups_of = 0;
@@ -129,14 +149,14 @@ std::map<std::string, Measurement> measure_communication(Team& team, const std::
     const Transfer& what = wanted[i];
     const std::string key = key_of(what);
     const double left = team.agreed(deadline - team.elapsed());
-    if (left <= 0) break;
-    if (team.agreed(known.count(key) != 0 ? 1 : 0) != 0) continue;
+    if (left <= 0 && i >= essentials) break;
+    if (team.agreed(known.count(key) + result.count(key) != 0 ? 1 : 0) != 0) continue;
     if (what.kind != Kind::send && groups_of != what.group_size) {
       team.use_groups(sibling_groups(team.size(), what.group_size));
       groups_of = what.group_size;
     }
     RepeatLimits limits;
-    limits.seconds = left / static_cast<double>(wanted.size() - i);
+    limits.seconds = std::max(left, 0.0) / static_cast<double>(wanted.size() - i);
     limits.batch_seconds = std::min(1e-3, limits.seconds / 5);
     result[key] = measure(team, what, limits, arena.data(), other.data());
   }

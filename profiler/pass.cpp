@@ -189,7 +189,9 @@ std::map<std::string, OpInstance> Pass::ops_to_measure_alone() {
         for (const Instruction& instruction : block.instructions) plain_kinds.insert(instruction.op);
       }
     }
-    for (const Strategy& variant : variant_strategies(team_.size())) {
+    std::vector<Strategy> variants = variant_strategies(team_.size());
+    for (const Strategy& moving : moving_strategies(team_.size())) variants.push_back(moving);
+    for (const Strategy& variant : variants) {
       const Job job = profiling_job(model, sequence, variant.dp);
       if (!legal(model, job, variant).empty()) continue;
       const Program program = compiled({.model = model, .job = job, .strategy = variant, .named = true});

@@ -13,6 +13,18 @@ ShapeRequest request_of(const Job& job) {
   return {job.sequence_length, job.global_batch, precision_of(job), job.dropout};
 }
 
+/// The back ends that execute here convert between f32 and f64 only (kernels/: OpKind::cast).
+void require_reducible(const Job& job, const Strategy& strategy, const Target& target) {
+  const DType gradient = precision_of(job).gradient;
+  if (!strategy.reduce_dtype || *strategy.reduce_dtype == gradient || target.back_end == "catalogue") return;
+  const auto converts = [](DType type) { return type == DType::f32 || type == DType::f64; };
+  if (converts(*strategy.reduce_dtype) && converts(gradient)) return;
+  throw_bad_input(
+      fmt::format("reduce_dtype={}", name_of(*strategy.reduce_dtype)),
+      fmt::format("gradients in {} cannot be converted to it on the {} back end", name_of(gradient), target.back_end),
+      "use reduce_dtype=f32 or f64, or leave it out");
+}
+
 void require_legal(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target) {
   const std::string thing = fmt::format("strategy '{}'", to_text(strategy));
   if (const auto reasons = legal(model, job, strategy); !reasons.empty()) {
@@ -23,6 +35,7 @@ void require_legal(const ModelSpec& model, const Job& job, const Strategy& strat
     throw_bad_input(thing, "the steps of ring attention are fused, and the target has unfused attention",
                     "use context=all_to_all or a target with fused attention");
   }
+  require_reducible(job, strategy, target);
 }
 
 }  // namespace

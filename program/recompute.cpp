@@ -144,8 +144,13 @@ std::set<int> dropped_tensors(const Differentiated& layer, Recompute preset, con
 
 std::set<int> dropped_tensors(const Differentiated& layer, const Strategy& strategy, int64_t layer_number) {
   for (const RecomputeRule& rule : strategy.recompute_layers) {
-    if (layer_number >= rule.first && layer_number <= rule.last) {
+    if (layer_number < rule.first || layer_number > rule.last) continue;
+    try {
       return dropped_tensors(layer, rule.preset, rule.tensors);
+    } catch (const Error& error) {
+      const bool one = rule.first == rule.last;
+      const std::string layers = one ? std::to_string(rule.first) : fmt::format("{}-{}", rule.first, rule.last);
+      throw_bad_input("recompute_layers, layers " + layers, error.cause(), error.mend());
     }
   }
   return dropped_tensors(layer, strategy.recompute, {});

@@ -13,7 +13,9 @@
 #include "core/human.h"
 #include "core/version.h"
 #include "planner/explain/explain.h"
+#include "planner/search/evaluate.h"
 #include "planner/search/space.h"
+#include "planner/simulator/priced_program.h"
 #include "program/check.h"
 #include "workflow/request.h"
 #include "workflow/workspace.h"
@@ -194,6 +196,8 @@ PlanResult make_plan(const PlanOptions& options) {
   const Evaluation evaluation =
       evaluate(request.model, request.job, request.machine, request.stack, best.strategy, !options.trace.empty());
   refuse_defects(evaluation.programs);
+  const auto costs = costs_for(request.machine, request.stack, best.strategy.devices());
+  result.costs_note = costs_note(evaluation.programs, *costs, request.machine.devices_per_node);
   result.plan = plan_of(request, machine_digest, best, evaluation.programs);
   if (!options.dump_program.empty()) {
     for (size_t stage = 0; stage < evaluation.programs.size(); ++stage) {
@@ -221,8 +225,7 @@ std::string plan_table(const PlanResult& result) {
   }
   const Candidate& best = result.search.plans.front();
   text += candidate_text(best, request);
-  const std::string note = costs_for(request.machine, request.stack, best.strategy.devices())->note();
-  if (!note.empty()) text += "  note     " + note + "\n";
+  if (!result.costs_note.empty()) text += "  note     " + result.costs_note + "\n";
   if (result.search.plans.size() > 1) text += "\n" + candidates_table(result.search.plans);
   const std::string frontier = frontier_table(result.search);
   if (!frontier.empty()) text += "\n" + frontier;

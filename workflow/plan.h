@@ -35,8 +35,9 @@ struct PlanOptions {
 struct PlanResult {
   SearchRequest request;  ///< with every default filled in
   SearchResult search;
-  std::string batch_reason;                                ///< why this global batch was proposed; empty: it was given
-  Plan plan;                                               ///< of the best strategy; meaningless if infeasible
+  std::string batch_reason;  ///< why this global batch was proposed; empty: it was given
+  std::string costs_note;    ///< where costs come from that were not measured as such; empty: nothing to say
+  Plan plan;                 ///< of the best strategy; meaningless if infeasible
   bool feasible() const { return !search.plans.empty(); }  ///< exit code 0, otherwise 1
 };
 

@@ -64,6 +64,7 @@ RankCount check_setup(const std::filesystem::path& plan_path, const std::filesys
     throw_bad_input(plan_path.string() + ": field 'strategy'", fmt::format("{}", fmt::join(reasons, "; ")),
                     "let foresail plan choose it");
   }
+  require_planned_programs(request);
   open_data(setup, data_prefix(data, setup.plan), request.model.vocabulary);
   check_vocabulary(*setup.data, request.model.vocabulary);
   return {.ranks = static_cast<int>(setup.plan.strategy.devices()),

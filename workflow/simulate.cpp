@@ -9,6 +9,7 @@
 #include "core/file.h"
 #include "planner/explain/explain.h"
 #include "planner/search/evaluate.h"
+#include "planner/simulator/priced_program.h"
 #include "program/check.h"
 #include "program/compile.h"
 #include "workflow/request.h"
@@ -127,7 +128,22 @@ Strategy strategy_of(const Program& program) {
   return strategy;
 }
 
+/// A dump says all of this itself.
+void refuse_what_a_dump_says(const SimulateOptions& options) {
+  const std::pair<const char*, bool> flags[] = {
+      {"--model", !options.model.empty()},         {"--job", !options.job.empty()},
+      {"--strategy", !options.strategy.empty()},   {"--devices", options.devices != 0},
+      {"--seq-len", options.sequence_length != 0}, {"--global-batch", options.global_batch != 0}};
+  for (const auto& [flag, given] : flags) {
+    if (given) {
+      throw_bad_input(flag, "a dumped Program holds its own, it cannot be changed",
+                      "leave it out, or give --model in place of --program");
+    }
+  }
+}
+
 SimulateResult simulate_dump(const SimulateOptions& options) {
+  refuse_what_a_dump_says(options);
   SimulateResult result;
   result.from_program = true;
   if (options.machine.empty())
@@ -150,6 +166,7 @@ SimulateResult simulate_dump(const SimulateOptions& options) {
   predicted.step_seconds_high = played.high, predicted.time = played.time, predicted.calibrated = costs->calibrated();
   fill_rates(stages, devices, peak_flops_per_second(request.machine, first.precision, devices), predicted);
   result.candidate.stage_seconds = played.stage_seconds;
+  result.costs_note = costs->note();
   request.job.sequence_length = first.sequence_length;
   request.job.global_batch = first.global_batch;
   check_fit(result);
@@ -180,6 +197,8 @@ SimulateResult simulate_strategy(const SimulateOptions& options) {
   const bool trace = !options.trace.empty();
   Evaluation evaluation = evaluate(request.model, request.job, request.machine, request.stack, strategy, trace);
   result.candidate = std::move(evaluation.candidate);
+  const auto costs = costs_for(request.machine, request.stack, strategy.devices());
+  result.costs_note = costs_note(evaluation.programs, *costs, request.machine.devices_per_node);
   check_fit(result);
   if (trace) write_file_atomically(options.trace, chrome_trace(evaluation.programs, evaluation.simulation));
   return result;
@@ -193,8 +212,7 @@ std::string simulate_table(const SimulateResult& result) {
       fmt::format("sequences of {} tokens, global batch {}\n", request.job.sequence_length, request.job.global_batch);
   if (!result.batch_reason.empty()) text += "  the global batch is proposed: " + result.batch_reason + "\n";
   text += candidate_text(result.candidate, request);
-  const std::string note = costs_for(request.machine, request.stack, result.candidate.strategy.devices())->note();
-  if (!note.empty()) text += "  note     " + note + "\n";
+  if (!result.costs_note.empty()) text += "  note     " + result.costs_note + "\n";
   if (!result.fits) {
     const int64_t memory = memory_per_device(request.machine, result.candidate.strategy.devices());
     text += fmt::format("does not fit: needs {} more than the {} of a device\n",

@@ -30,6 +30,7 @@ struct SimulateResult {
   SearchRequest request;     ///< model, job, machine and stack with every default filled in
   std::string batch_reason;  ///< why this global batch was proposed; empty: it was given
   Candidate candidate;
+  std::string costs_note;     ///< where costs come from that were not measured as such; empty: nothing to say
   bool from_program = false;  ///< simulated from a dump: no model, no job
   bool fits = true;           ///< false: peak_bytes exceeds the device's memory (exit code 1)
 };

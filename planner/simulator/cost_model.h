@@ -44,7 +44,8 @@ class CostModel {
   /// Relative half-width of the part of the error that all costs share (80 % interval): a machine that is slower today,
   /// a constant that is off. It does not average out over ops.
   virtual double common_spread() const = 0;
-  /// What a reader of the prediction should know about these costs ("no table for 3 ranks: ..."); empty: nothing.
+  /// What a reader of the prediction should know about these costs ("nothing was measured with 3 ranks: ..."), the ones that
+  /// were asked for so far included; empty: nothing.
   virtual std::string note() const { return ""; }
 };
 
@@ -52,8 +53,10 @@ class CostModel {
 /// figure that the model needs.
 std::unique_ptr<CostModel> make_catalogue_cost_model(const Machine& machine, const Stack& stack);
 /// Measured tables for `ranks` active ranks of `threads` threads, interpolated over shapes; groups larger than measured
-/// are extrapolated and their spread widened. Throws bad_input if the machine holds no table, and when asked for a kind
-/// of operator or collective of which nothing was measured.
+/// are extrapolated and their spread widened. A kind that the nearest table lacks comes from the next one that has it, and
+/// what merely moves or adds elements from the measured copy bandwidth, each with a wider spread and named by note().
+/// Throws bad_input if the machine holds no table, and when asked for a kind of operator or collective of which nothing was
+/// measured.
 std::unique_ptr<CostModel> make_profiled_cost_model(const Machine& machine, int ranks, int threads);
 /// The same costs, each asked for once: searches price the same op in many Programs. `inner` must outlive it.
 std::unique_ptr<CostModel> make_caching_cost_model(const CostModel& inner);

@@ -133,4 +133,9 @@ PricedProgram price(const Program& program, const CostModel& costs, int64_t devi
   return priced;
 }
 
+std::string costs_note(std::span<const Program> programs, const CostModel& costs, int64_t devices_per_node) {
+  for (const Program& program : programs) price(program, costs, devices_per_node, true);
+  return costs.note();
+}
+
 }  // namespace foresail

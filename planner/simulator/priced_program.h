@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "planner/simulator/cost_model.h"
@@ -47,6 +49,9 @@ PricedProgram price(const Program& program, const CostModel& costs, int64_t devi
 /// Seconds of each instruction of a block.
 std::vector<Cost> price_block(const Program& program, const Block& block, const CostModel& costs,
                               int64_t devices_per_node);
+
+/// What a reader should know about where the costs of these Programs come from (CostModel::note, of what they ask for).
+std::string costs_note(std::span<const Program> programs, const CostModel& costs, int64_t devices_per_node);
 
 /// How often each block is executed in one step.
 std::vector<int64_t> block_executions(const Program& program);

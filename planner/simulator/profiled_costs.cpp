@@ -4,10 +4,16 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "ops/op_table.h"
 #include "planner/simulator/comm_cost_table.h"
 #include "planner/simulator/cost_model.h"
 #include "planner/simulator/op_cost_table.h"
@@ -34,83 +40,184 @@ constexpr std::array<CommSource, 5> kSources = {{{InstructionKind::all_reduce, "
 // Added to the spread of what was not measured itself.
 constexpr double kSpreadOfLikeness = 0.30;
 
+// Added to the spread of what was priced by the bandwidth of a copy: it may be cached, strided or bound by its fixed part.
+constexpr double kSpreadOfBandwidth = 0.40;
+
 double octaves(int a, int b) { return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b))); }
 
-/// The table measured with these ranks and threads, else the nearest one: equal threads matter most, because kernels
-/// scale with them while more ranks only share the memory bandwidth.
-const ProfileTable& choose_table(const Machine& machine, int ranks, int threads) {
+/// Moves and adds elements: what it costs is what its bytes cost. Strategies bring these kinds into a Program, so a profile
+/// of the model alone may lack them; the arithmetic of other element-wise kinds is not guessed.
+bool moves_or_adds(OpKind kind) {
+  switch (kind) {
+    case OpKind::copy:
+    case OpKind::cast:
+    case OpKind::add:
+    case OpKind::bias_add:
+    case OpKind::bias_backward:
+    case OpKind::fill_zero:
+    case OpKind::split_qkv:
+    case OpKind::join_qkv:
+    case OpKind::heads_split:
+    case OpKind::heads_merge:
+    case OpKind::rows_split:
+    case OpKind::rows_merge: return true;
+    default: return false;
+  }
+}
+
+/// The tables by how near they were measured: equal threads matter most, because kernels scale with them while more ranks
+/// only share the memory bandwidth.
+std::vector<const ProfileTable*> nearest_first(const Machine& machine, int ranks, int threads) {
   if (machine.tables.empty()) {
     throw_bad_input(fmt::format("machine '{}'", machine.name), "it holds no measured table",
                     "run foresail profile --out machine.json");
   }
-  const auto distance = [&](const ProfileTable& table) {
-    return 4 * octaves(threads, table.threads) + octaves(ranks, table.ranks);
+  const auto distance = [&](const ProfileTable* table) {
+    return 4 * octaves(threads, table->threads) + octaves(ranks, table->ranks);
   };
-  return *std::min_element(machine.tables.begin(), machine.tables.end(),
-                           [&](const ProfileTable& a, const ProfileTable& b) { return distance(a) < distance(b); });
+  std::vector<const ProfileTable*> tables;
+  for (const ProfileTable& table : machine.tables) tables.push_back(&table);
+  std::stable_sort(tables.begin(), tables.end(),
+                   [&](const ProfileTable* a, const ProfileTable* b) { return distance(a) < distance(b); });
+  return tables;
 }
+
+/// One table and how what it says is read for the ranks and threads that are asked for.
+struct Source {
+  const ProfileTable* table = nullptr;
+  CommCostTable comm;
+  double dilation = 1;  ///< more threads than cores share them
+  double spread = 0;    ///< added where this is not the nearest table
+  std::string text;     ///< "2 ranks of 1 threads"
+};
 
 class ProfiledCosts final : public CostModel {
  public:
-  ProfiledCosts(const Machine& machine, const ProfileTable& table, int ranks, int threads);
+  ProfiledCosts(const Machine& machine, int ranks, int threads);
   Cost op_seconds(const OpInstance& op) const override;
   Cost collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const override;
-  Cost message_seconds(int64_t bytes, bool crosses_nodes) const override;
+  Cost message_seconds(int64_t bytes, bool) const override { return measured_comm("send", 2, bytes); }
   // Posting is part of the measured duration of a message: a blocking library copies when the receiver asks.
   double issue_seconds() const override { return 0; }
   bool calibrated() const override { return exact_; }
   double common_spread() const override { return common_spread_; }
-  std::string note() const override { return note_; }
+  std::string note() const override;
 
  private:
+  const ProfileTable& nearest() const { return *sources_.front().table; }
+  std::optional<Cost> elsewhere(const std::string& key) const;
+  std::optional<Cost> by_bandwidth(const OpInstance& op) const;
+  bool measured(const std::string& kind) const;
   Cost measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const;
-  std::string derived_kinds() const;
+  void remember(const std::string& what, const std::string& source) const;
 
   std::string machine_name_;
-  OpCostTable ops_;
-  CommCostTable comm_;
+  std::vector<Source> sources_;  // nearest first
+  OpCostTable ops_;              // of the nearest
   bool exact_ = false;
   double common_spread_ = kCommonSpread;
-  double dilation_ = 1;  // more threads than cores share them
+  double least_seconds_ = 0;  // of any measured op: the fixed part of one
   std::string note_;
+  // Guarded: tables that were asked for what the nearest lacks, by index, and what was taken from where.
+  mutable std::mutex mutex_;
+  mutable std::map<size_t, OpCostTable> other_ops_;
+  mutable std::map<std::string, std::set<std::string>> taken_;
 };
 
-ProfiledCosts::ProfiledCosts(const Machine& machine, const ProfileTable& table, int ranks, int threads)
-    : machine_name_(machine.name),
-      ops_(table),
-      comm_(table, machine.name),
-      exact_(table.ranks == ranks && table.threads == threads) {
-  if (ranks > 1) note_ = derived_kinds();
-  if (exact_) return;
-  if (!note_.empty()) note_ += "; ";
-  const double away = octaves(ranks, table.ranks) + octaves(threads, table.threads);
-  common_spread_ += kSpreadPerOctaveOfRanks * away;
-  note_ += fmt::format("nothing was measured with {} ranks of {} threads: predicted from {} ranks of {} threads", ranks,
-                       threads, table.ranks, table.threads);
-  if (machine.cores > 0) {
-    const auto load = [&](int r, int t) { return std::max(1.0, static_cast<double>(r) * t / machine.cores); };
-    dilation_ = load(ranks, threads) / load(table.ranks, table.threads);
-    if (dilation_ > 1) note_ += fmt::format("; {} cores are shared, all durations x {:.2f}", machine.cores, dilation_);
+double quickest_op(const ProfileTable& table) {
+  double least = 0;
+  for (const auto* ops : {&table.ops, &table.ops_in_sequence}) {
+    for (const auto& [key, measured] : *ops) {
+      if (measured.seconds > 0 && (least == 0 || measured.seconds < least)) least = measured.seconds;
+    }
   }
+  return least;
+}
+
+ProfiledCosts::ProfiledCosts(const Machine& machine, int ranks, int threads)
+    : machine_name_(machine.name), ops_(*nearest_first(machine, ranks, threads).front()) {
+  const auto load = [&](int r, int t) { return std::max(1.0, static_cast<double>(r) * t / machine.cores); };
+  for (const ProfileTable* table : nearest_first(machine, ranks, threads)) {
+    const double away = octaves(ranks, table->ranks) + octaves(threads, table->threads);
+    sources_.push_back({table, CommCostTable(*table, machine.name), 1, kSpreadPerOctaveOfRanks * away,
+                        fmt::format("{} ranks of {} threads", table->ranks, table->threads)});
+    if (machine.cores > 0) sources_.back().dilation = load(ranks, threads) / load(table->ranks, table->threads);
+  }
+  least_seconds_ = quickest_op(nearest());
+  exact_ = nearest().ranks == ranks && nearest().threads == threads;
+  Source& first = sources_.front();
+  common_spread_ += std::exchange(first.spread, 0);  // all costs share it
+  if (exact_) return;
+  note_ =
+      fmt::format("nothing was measured with {} ranks of {} threads: predicted from {}", ranks, threads, first.text);
+  if (first.dilation > 1)
+    note_ += fmt::format("; {} cores are shared, all durations x {:.2f}", machine.cores, first.dilation);
+}
+
+void ProfiledCosts::remember(const std::string& what, const std::string& source) const {
+  const std::lock_guard lock(mutex_);
+  taken_[source].insert(what);
+}
+
+/// "...; cast/f32 not measured, taken from the copy bandwidth: profile again ...".
+std::string ProfiledCosts::note() const {
+  const std::lock_guard lock(mutex_);
+  std::string text = note_;
+  for (const auto& [source, kinds] : taken_) {
+    text += fmt::format("{}{} not measured, taken from {}", text.empty() ? "" : "; ", fmt::join(kinds, ", "), source);
+  }
+  return taken_.empty() ? text : text + ": foresail profile --for MODEL with a larger --budget measures more";
 }
 
 Cost ProfiledCosts::op_seconds(const OpInstance& op) const {
   const std::string key = signature(op);
-  const auto cost = ops_.find(key);
-  if (!cost) {
-    throw_bad_input(fmt::format("machine '{}': operator '{}'", machine_name_, key), "nothing of its kind was measured",
-                    "run foresail profile --for MODEL with the model to be planned");
-  }
-  return {cost->seconds * dilation_, cost->spread};
+  if (const auto cost = ops_.find(key)) return {cost->seconds * sources_.front().dilation, cost->spread};
+  if (const auto cost = elsewhere(key)) return *cost;
+  if (const auto cost = by_bandwidth(op)) return *cost;
+  throw_bad_input(fmt::format("machine '{}': operator '{}'", machine_name_, key), "nothing of its kind was measured",
+                  "run foresail profile --for MODEL with the model to be planned");
 }
 
-Cost ProfiledCosts::measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const {
-  const auto cost = comm_.find(kind, group_size, bytes);
-  if (!cost) {
-    throw_bad_input(fmt::format("machine '{}': collective '{}'", machine_name_, kind), "it was not measured",
-                    "run foresail profile --ranks N with N >= 2");
+/// "cast/f32" of "cast/f32/8x8->8x8".
+std::string family_of(const std::string& key) { return key.substr(0, key.find('/', key.find('/') + 1)); }
+
+/// The same family measured with another number of ranks or threads.
+std::optional<Cost> ProfiledCosts::elsewhere(const std::string& key) const {
+  for (size_t i = 1; i < sources_.size(); ++i) {
+    const Source& source = sources_[i];
+    std::optional<Cost> cost;
+    {
+      const std::lock_guard lock(mutex_);
+      cost = other_ops_.try_emplace(i, *source.table).first->second.find(key);
+    }
+    if (!cost) continue;
+    remember(family_of(key), source.text);
+    return Cost{cost->seconds * source.dilation, cost->spread + source.spread};
   }
-  return {cost->seconds * dilation_, cost->spread};
+  return std::nullopt;
+}
+
+std::optional<Cost> ProfiledCosts::by_bandwidth(const OpInstance& op) const {
+  const double bandwidth = nearest().copy_bytes_per_second;
+  if (!moves_or_adds(op.kind) || !(bandwidth > 0)) return std::nullopt;
+  remember(family_of(signature(op)), "the copy bandwidth");
+  return Cost{(least_seconds_ + bytes_of(op) / bandwidth) * sources_.front().dilation, kSpreadOfBandwidth};
+}
+
+bool ProfiledCosts::measured(const std::string& kind) const {
+  return std::any_of(sources_.begin(), sources_.end(), [&](const Source& source) { return source.comm.has(kind); });
+}
+
+/// From the nearest table that has the kind.
+Cost ProfiledCosts::measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const {
+  for (const Source& source : sources_) {
+    const auto cost = source.comm.find(kind, group_size, bytes);
+    if (!cost) continue;
+    if (&source != &sources_.front()) remember(kind, source.text);
+    return {cost->seconds * source.dilation, cost->spread + source.spread};
+  }
+  throw_bad_input(fmt::format("machine '{}': collective '{}'", machine_name_, kind), "it was not measured",
+                  "run foresail profile --ranks N with N >= 2");
 }
 
 Cost ProfiledCosts::collective_seconds(InstructionKind kind, int64_t bytes, const GroupSpan& span) const {
@@ -118,27 +225,13 @@ Cost ProfiledCosts::collective_seconds(InstructionKind kind, int64_t bytes, cons
   const auto source =
       std::find_if(kSources.begin(), kSources.end(), [kind](const CommSource& one) { return one.kind == kind; });
   ensure(source != kSources.end(), "a collective has a kind of measurement");
-  if (comm_.has(source->measured)) return measured_comm(source->measured, span.size, bytes);
+  if (measured(source->measured)) return measured_comm(source->measured, span.size, bytes);
   const bool message = source->like == std::string_view("send");
   Cost cost = measured_comm(source->like, message ? 2 : span.size, bytes);
   cost.spread += kSpreadOfLikeness;
+  if (source->measured != source->like) remember(source->measured, source->like);
   return cost;
 }
-
-/// "reduce_scatter, ring_shift were not measured: taken from all_gather, send".
-std::string ProfiledCosts::derived_kinds() const {
-  std::vector<std::string_view> missing, like;
-  for (const CommSource& source : kSources) {
-    if (comm_.has(source.measured) || !comm_.has(source.like)) continue;
-    missing.emplace_back(source.measured);
-    if (std::find(like.begin(), like.end(), source.like) == like.end()) like.emplace_back(source.like);
-  }
-  if (missing.empty()) return "";
-  return fmt::format("{} not measured, taken from {}: profile again if the strategy uses {}", fmt::join(missing, ", "),
-                     fmt::join(like, ", "), missing.size() == 1 ? "it" : "them");
-}
-
-Cost ProfiledCosts::message_seconds(int64_t bytes, bool) const { return measured_comm("send", 2, bytes); }
 
 }  // namespace
 
@@ -149,7 +242,7 @@ double median_spread(const Measurement& measured) {
 
 std::unique_ptr<CostModel> make_profiled_cost_model(const Machine& machine, int ranks, int threads) {
   ensure(ranks >= 1 && threads >= 1, "a rank has at least one thread");
-  return std::make_unique<ProfiledCosts>(machine, choose_table(machine, ranks, threads), ranks, threads);
+  return std::make_unique<ProfiledCosts>(machine, ranks, threads);
 }
 
 }  // namespace foresail

@@ -30,6 +30,19 @@ void compare_digest(const SessionRequest& request, const Program& program) {
 
 }  // namespace
 
+void require_planned_programs(const SessionRequest& request) {
+  for (int stage = 0; stage < request.strategy.pp; ++stage) {
+    Program program;
+    try {
+      program = compile_train(request.model, request.job, request.strategy, request.target, stage);
+    } catch (const Error& error) {
+      throw_bad_input(fmt::format("{}: field 'strategy': {}", request.source, error.thing()), error.cause(),
+                      error.mend());
+    }
+    compare_digest(request, program);
+  }
+}
+
 SessionRequest request_of(const Plan& plan, const std::string& source) {
   SessionRequest request;
   request.source = source;

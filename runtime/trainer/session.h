@@ -44,6 +44,10 @@ struct Session {
 
 SessionRequest request_of(const Plan& plan, const std::string& source = "plan");
 
+/// Compiles every stage of a plan in this process and compares digests: what make_session would refuse on a rank is said
+/// before ranks start.
+void require_planned_programs(const SessionRequest& request);
+
 /// "cpu" or "reference"; sets the team size of this process. Throws bad_input for another name.
 std::unique_ptr<Device> make_device(const std::string& back_end, int threads);
 

@@ -152,6 +152,45 @@ TEST(ProfiledCosts, AKindOfCollectiveThatWasNotMeasuredIsReadFromItsLikeAndSaidS
   EXPECT_EQ(measured->collective_seconds(InstructionKind::ring_shift, 5000, {8, 8, 1}).seconds, 0.5);
 }
 
+TEST(ProfiledCosts, WhatMovesElementsIsPricedByTheCopyBandwidthAndSaidSo) {
+  Machine machine = synthetic();
+  machine.tables[0].copy_bytes_per_second = 4e9;
+  const auto costs = make_profiled_cost_model(machine, 2, 2);
+  const TensorType wide{DType::f64, {1024, 1024}}, narrow{DType::f32, {1024, 1024}};
+  const Cost copy = costs->op_seconds({OpKind::copy, {}, {narrow}, {narrow}});
+  const Cost cast = costs->op_seconds({OpKind::cast, {}, {wide}, {narrow}});
+  const double fixed = true_add(16);  // the quickest that was measured
+  EXPECT_NEAR(copy.seconds, fixed + 2 * 4 * 1024 * 1024 / 4e9, 1e-12);
+  EXPECT_NEAR(cast.seconds, fixed + 12 * 1024 * 1024 / 4e9, 1e-12);
+  EXPECT_GE(copy.spread, 0.3);
+  EXPECT_NE(costs->note().find("cast/f32, copy/f32 not measured, taken from the copy bandwidth"), std::string::npos)
+      << costs->note();
+  // Measured ones are not overruled, and arithmetic is not guessed.
+  EXPECT_DOUBLE_EQ(costs->op_seconds(add(64)).seconds, true_add(64));
+  EXPECT_THROW(costs->op_seconds({OpKind::gelu, {}, {narrow}, {narrow}}), Error);
+  EXPECT_THROW(make_profiled_cost_model(synthetic(), 2, 2)->op_seconds({OpKind::copy, {}, {narrow}, {narrow}}), Error)
+      << "no bandwidth was measured";
+}
+
+TEST(ProfiledCosts, WhatTheNearestTableLacksComesFromAnotherAndIsSaidSo) {
+  Machine machine = synthetic();  // 2 ranks of 2 threads
+  ProfileTable& four = machine.tables.emplace_back(machine.tables[0]);
+  four.ranks = 4, four.threads = 1;
+  std::erase_if(four.collectives, [](const auto& entry) { return entry.first.starts_with("send"); });
+  std::erase_if(four.ops, [](const auto& entry) { return entry.first.starts_with("add"); });
+  const auto costs = make_profiled_cost_model(machine, 4, 1), other = make_profiled_cost_model(machine, 2, 2);
+  EXPECT_TRUE(costs->calibrated());
+  EXPECT_EQ(costs->note(), "");
+  const Cost message = costs->message_seconds(16384, false), sum = costs->op_seconds(add(64));
+  EXPECT_DOUBLE_EQ(message.seconds, other->message_seconds(16384, false).seconds);
+  EXPECT_GT(message.spread, other->message_seconds(16384, false).spread + 0.1);
+  EXPECT_DOUBLE_EQ(sum.seconds, true_add(64));
+  EXPECT_GT(sum.spread, other->op_seconds(add(64)).spread + 0.1);
+  EXPECT_NE(costs->note().find("add/f32, send not measured, taken from 2 ranks of 2 threads"), std::string::npos)
+      << costs->note();
+  EXPECT_EQ(other->note(), "");
+}
+
 TEST(ProfiledCosts, LargerGroupsThanMeasuredCostMoreAndAreLessSure) {
   const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
   const Cost two = costs->collective_seconds(InstructionKind::all_reduce, 4194304, {2, 2, 1});

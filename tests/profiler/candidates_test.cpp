@@ -56,6 +56,24 @@ TEST(Candidates, HoldWhatOnlyVariantsRun) {
   EXPECT_TRUE(has([](const Strategy& s) { return s.dp == 4 && s.zero_stage == 3; }));
 }
 
+TEST(Candidates, KindsThatOnlyMoveBytesBelongToStrategiesThatAreLegal) {
+  const auto kinds_of = [](const Strategy& strategy) {
+    const ModelSpec cut = model(2);
+    const Job job = profiling_job(cut, 64, strategy.dp);
+    EXPECT_TRUE(legal(cut, job, strategy).empty());
+    std::set<OpKind> kinds;
+    for (const Block& block : compile_train(cut, job, strategy, Target{}, 0).blocks) {
+      for (const Instruction& instruction : block.instructions) kinds.insert(instruction.op);
+    }
+    return kinds;
+  };
+  const auto alone = moving_strategies(1), together = moving_strategies(2);
+  ASSERT_EQ(alone.size(), 1u);
+  ASSERT_EQ(together.size(), 2u);
+  EXPECT_TRUE(kinds_of(alone[0]).count(OpKind::copy));
+  EXPECT_TRUE(kinds_of(together[1]).count(OpKind::cast));
+}
+
 TEST(Candidates, TheGridHoldsOtherWidthsThanTheNamedModel) {
   std::set<int64_t> widths;
   for (const ReplayCandidate& candidate : replay_candidates({model(3)}, 1, 0, 1 << 20)) {

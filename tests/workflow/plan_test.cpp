@@ -104,6 +104,14 @@ TEST_F(PlanFiles, TheDumpedProgramSimulatesToThePlannedTime) {
   EXPECT_EQ(simulated.candidate.predicted.peak_bytes, result.search.plans[0].predicted.peak_bytes);
   EXPECT_EQ(simulated.candidate.strategy, result.search.plans[0].strategy);
   EXPECT_GT(parse_json(read_file(options.trace), "trace")["traceEvents"].size(), 100u);
+  const std::function<void(SimulateOptions&)> says_again[] = {
+      [](auto& o) { o.strategy = "tp=2"; }, [](auto& o) { o.devices = 4; },      [](auto& o) { o.sequence_length = 8; },
+      [](auto& o) { o.global_batch = 8; },  [](auto& o) { o.job = "job.json"; }, [](auto& o) { o.model = "gpt2"; }};
+  for (const auto& say : says_again) {
+    SimulateOptions both = from_dump;
+    say(both);
+    EXPECT_THROW(simulate_strategy(both), Error);
+  }
   from_dump.programs.pop_back();
   EXPECT_THROW(simulate_strategy(from_dump), Error);
   from_dump.programs = {folder_ / "program.stage-1.json", folder_ / "program.json"};

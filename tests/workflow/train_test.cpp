@@ -155,7 +155,25 @@ TEST_F(TrainTest, APlanWhoseProgramOrArenaDiffersIsRefused) {
   small_.plan.program_digests[0][0] ^= 1;
   small_.write();
   EXPECT_NE(refusal([&] { run(options()); }).find("program_digests"), std::string::npos);
+  EXPECT_NE(refusal([&] { check_train(options()); }).find("program_digests"), std::string::npos)
+      << "before ranks start";
   EXPECT_FALSE(std::filesystem::exists(small_.run())) << "nothing is left behind";
+}
+
+TEST_F(TrainTest, AStrategyThatTheCompilerRefusesIsNamedWithFileKeyAndLayerBeforeRanksStart) {
+  small_.plan.strategy.recompute_layers = {{0, 0, Recompute::none, {"foo"}}};
+  small_.write();
+  const std::string unknown = refusal([&] { check_train(options()); });
+  for (const char* part : {"plan.json", "recompute_layers", "layers 0", "'foo'", "normed_1"}) {
+    EXPECT_NE(unknown.find(part), std::string::npos) << part << " in " << unknown;
+  }
+  small_.plan.strategy.recompute_layers.clear();
+  small_.plan.strategy.reduce_dtype = DType::bf16;
+  small_.write();
+  const std::string narrow = refusal([&] { check_train(options()); });
+  for (const char* part : {"plan.json", "reduce_dtype=bf16", "cpu", "reduce_dtype=f32 or f64"}) {
+    EXPECT_NE(narrow.find(part), std::string::npos) << part << " in " << narrow;
+  }
 }
 
 TEST_F(TrainTest, APlanThatListsTooLittleWorkspaceIsRefusedNamingTheOperator) {
