@@ -95,7 +95,7 @@ bool Placer::read_elsewhere(size_t position, int input) const {
 
 /// Pinned places must not be alive twice at once.
 bool Placer::pins_allow(const Bundle& target, const Bundle& source, int position) const {
-  if (target.carried && source.pin && source.pin->base != Register::saved) return false;  // the slot alone outlives us
+  if (target.carried && source.pin) return false;  // nothing given outlives us
   if (!target.pin) return !source.pin || source.pin->base != Register::x_in;
   if (source.pin) return *source.pin == *target.pin;
   for (const Bundle& other : bundles_) {

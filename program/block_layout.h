@@ -36,8 +36,7 @@ struct BlockRequest {
   std::map<int, Place> pinned;
   /// Pinned tensors whose value must survive the block.
   std::set<int> live_out;
-  /// Tensors without a given place whose value must survive the block until the micro-batch's weight gradient: they go
-  /// into dead parts of the layer's region of the slot, and where those do not suffice into its carried region.
+  /// Tensors without a given place whose value must survive the block until the micro-batch's weight gradient.
   std::set<int> carried;
   /// Bytes of this layer's region of the slot (register `saved`): dead parts of it serve as scratch. 0 in forward.
   int64_t hole_bytes = 0;

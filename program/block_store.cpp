@@ -32,11 +32,7 @@ int32_t BlockStore::add_staged(LoweredBlock lowered) {
   return add(with_workspace(std::move(lowered.block), workspace_of_, alignment_, lowered.scratch_bytes));
 }
 
-int32_t BlockStore::lower(BlockRequest request) { return add(try_lower(std::move(request))); }
-
-LoweredBlock BlockStore::try_lower(BlockRequest request) const {
-  return lower_block(std::move(request), workspace_of_, queues_);
-}
+int32_t BlockStore::lower(BlockRequest request) { return add(lower_block(std::move(request), workspace_of_, queues_)); }
 
 std::vector<Block> BlockStore::take() {
   std::vector<Block> result;

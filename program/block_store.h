@@ -20,8 +20,6 @@ class BlockStore {
   /// The same for a block with temporaries of its own at the begin of scratch.
   int32_t add_staged(LoweredBlock lowered);
   int32_t lower(BlockRequest request);
-  /// How a block would be laid out.
-  LoweredBlock try_lower(BlockRequest request) const;
 
   const LoweredBlock& at(int32_t block) const { return blocks_.at(static_cast<size_t>(block)); }
   const QueuePolicy& queues() const { return queues_; }

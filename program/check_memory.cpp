@@ -155,6 +155,8 @@ class MemoryCheck {
     Segment place;
     if (anchor == Anchor::slot) {
       place = {program_.arena.slots.offset + entry.slot_offset, chunk.slot_bytes};
+    } else if (anchor == Anchor::delayed_slot) {
+      place = {program_.arena.slots.offset + entry.delayed_offset, chunk.delayed_bytes};
     } else if (anchor == Anchor::carried_slot) {
       place = {program_.arena.slots.offset + entry.carried_offset, chunk.carried_bytes};
     } else if (anchor == Anchor::data) {
@@ -206,7 +208,8 @@ class MemoryCheck {
     value.read = step.call_time;
     value.read_as = &which;
     // Blocks of a layer call what they keep for each other by the same name.
-    const bool kept = which.base == Register::saved || which.base == Register::carried;
+    const bool kept =
+        which.base == Register::saved || which.base == Register::delayed || which.base == Register::carried;
     return kept && value.buffer->name != which.name ? "is read, but something else was kept in its place" : nullptr;
   }
 

@@ -45,7 +45,7 @@ class ScheduleCheck {
   using SlotsHeld = std::map<int32_t, Holder>;
   /// What the slots of a chunk hold.
   struct Held {
-    SlotsHeld slots, carried;
+    SlotsHeld slots, delayed, carried;
   };
 
   /// Whether the Program has calls for a phase, or schedules it.
@@ -94,21 +94,24 @@ class ScheduleCheck {
     Held& held = held_[static_cast<size_t>(entry.chunk)];
     const Chunk& chunk = program_.chunks[static_cast<size_t>(entry.chunk)];
     const Segment slot{entry.slot_offset, chunk.slot_bytes};
+    const Segment delayed{entry.delayed_offset, chunk.delayed_bytes};
     const Segment carried{entry.carried_offset, chunk.carried_bytes};
-    const bool carries = splits_ && chunk.carried_slots > 0;
-    const Phase last = splits_ ? Phase::weight_gradient : Phase::backward;
     if (entry.phase == Phase::forward) {
       take(held.slots, entry.slot, slot, entry, "slot");
+      if (splits_) take(held.delayed, entry.slot, delayed, entry, "delayed part of slot");
       return;
     }
     if (entry.phase == Phase::weight_gradient && done_.count({Phase::backward, entry.chunk, entry.micro_batch}) == 0) {
       problems_.add(fmt::format("{} runs weight_gradient before backward", named(entry)));
     }
-    const bool held_here = holds(held.slots, entry.slot, slot, entry, "slot");
-    if (entry.phase == last && held_here) leave(held.slots, entry.slot, slot);
-    if (!carries) return;
-    if (entry.phase == Phase::backward) take(held.carried, entry.carried_slot, carried, entry, "carried slot");
-    if (entry.phase == last && holds(held.carried, entry.carried_slot, carried, entry, "carried slot")) {
+    if (entry.phase == Phase::backward) {
+      if (holds(held.slots, entry.slot, slot, entry, "slot")) leave(held.slots, entry.slot, slot);
+      if (splits_ && chunk.carried_slots > 0) take(held.carried, entry.carried_slot, carried, entry, "carried slot");
+      return;
+    }
+    if (holds(held.delayed, entry.slot, delayed, entry, "slot")) leave(held.delayed, entry.slot, delayed);
+    if (chunk.carried_slots == 0) return;
+    if (holds(held.carried, entry.carried_slot, carried, entry, "carried slot")) {
       leave(held.carried, entry.carried_slot, carried);
     }
   }

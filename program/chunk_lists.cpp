@@ -192,7 +192,6 @@ std::vector<int> ChunkLists::run(const std::vector<Step>& steps) {
                         store_.at(step.block).scratch_bytes,
                         step.bindings,
                         step.zones};
-    if (step.carries_in_slot) planned.call.anchors[index_of(Register::carried)] = Anchor::slot;
     planned.bindings.insert(planned.bindings.end(), ready.begin(), ready.end());
     planned.bindings.insert(planned.bindings.end(), transients.begin(), transients.end());
     positions.push_back(list_.add(std::move(planned)));
@@ -290,8 +289,8 @@ ChunkLists::Step ChunkLists::layer_step(size_t chunk, const ChunkLayout& layout,
   step.base = parameter_registers(shape_, arena_, shape_.layer_offset(chunk, index));
   step.base[index_of(Register::saved)] = step.base[index_of(Register::x_in)] = layout.region_offsets[at];
   step.base[index_of(Register::x_out)] = layout.region_offsets[at] + layout.layers[at].region_bytes;
+  step.base[index_of(Register::delayed)] = layout.delayed_offsets[at];
   step.base[index_of(Register::carried)] = layout.carried_offsets[at];
-  step.carries_in_slot = layout.carries_in_slot[at];
   if (reads_parameters(store_.at(block).block)) step.reads = {layer_unit(chunk, index, whole(shape_.block))};
   return step;
 }
@@ -332,34 +331,13 @@ void ChunkLists::fill_slot(const ChunkLayout& layout, const std::vector<int>& la
   if (layout.output_offset >= 0) list_.slot_uses.push_back({layout.output_offset, input, layer_calls.back(), end});
 }
 
-/// Backward empties it from the top down. What the weight gradient still needs stays; what is carried there fills the
-/// dead end of the region above.
+/// Backward empties it from the top down.
 void ChunkLists::empty_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls, int head_call) {
-  const int end = static_cast<int>(list_.calls.size()) - 1;
   list_.slot_bytes = layout.slot_bytes;
   for (size_t i = 0; i < layer_calls.size(); ++i) {
-    const LayerBlocks& blocks = layout.layers[i];
-    const int64_t begin = layout.region_offsets[i];
-    const int64_t kept = blocks.weight_gradient >= 0 ? blocks.free_begin : 0;
-    list_.slot_uses.push_back({begin, kept, 0, end});
-    list_.slot_uses.push_back({begin + kept, blocks.region_bytes - kept, 0, layer_calls[i]});
-    if (layout.carries_in_slot[i]) {
-      list_.slot_uses.push_back({layout.carried_offsets[i], blocks.carried_bytes, layer_calls[i], end});
-    }
+    list_.slot_uses.push_back({layout.region_offsets[i], layout.layers[i].region_bytes, 0, layer_calls[i]});
   }
   if (layout.output_offset >= 0) list_.slot_uses.push_back({layout.output_offset, shape_.hidden_bytes(), 0, head_call});
-}
-
-/// Weight gradients release layer by layer what backward has left.
-void ChunkLists::release_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls) {
-  list_.slot_bytes = layout.slot_bytes;
-  for (size_t i = 0; i < layer_calls.size(); ++i) {
-    const LayerBlocks& blocks = layout.layers[i];
-    list_.slot_uses.push_back({layout.region_offsets[i], blocks.free_begin, 0, layer_calls[i]});
-    if (layout.carries_in_slot[i]) {
-      list_.slot_uses.push_back({layout.carried_offsets[i], blocks.carried_bytes, 0, layer_calls[i]});
-    }
-  }
 }
 
 CallSequence ChunkLists::backward(size_t chunk, const ChunkLayout& layout) {
@@ -427,8 +405,7 @@ CallSequence ChunkLists::weight_gradient(size_t chunk, const ChunkLayout& layout
     step.completes = {layer_unit(chunk, i, whole(shape_.block))};
     steps.push_back(step);
   }
-  const std::vector<int> calls = run(steps);
-  release_slot(layout, {calls.rbegin(), calls.rend()});
+  run(steps);
   return std::exchange(list_, {});
 }
 

@@ -17,11 +17,9 @@ namespace foresail {
 /// Where the layers of a chunk keep things in its slots.
 struct ChunkLayout {
   std::vector<LayerBlocks> layers;
-  std::vector<int64_t> region_offsets;   ///< by layer, in the slot
-  std::vector<int64_t> carried_offsets;  ///< by layer, in the carried slot or the slot
-  std::vector<bool> carries_in_slot;
+  std::vector<int64_t> region_offsets, delayed_offsets, carried_offsets;  ///< by layer
   int64_t output_offset = -1;  ///< in the slot, of the hidden states that the head reads; -1: no head
-  int64_t slot_bytes = 0, carried_bytes = 0;
+  int64_t slot_bytes = 0, delayed_bytes = 0, carried_bytes = 0;
 };
 
 /// The blocks that a forward pass without backward runs; -1: none.
@@ -60,7 +58,6 @@ class ChunkLists {
     int32_t block = -1;
     int32_t layer = -1;
     RegisterFile base{};
-    bool carries_in_slot = false;
     std::vector<Held> reads, adds;
     std::vector<Held> completes;  ///< units whose gradients are whole after it, on the last micro-batch
     std::vector<Binding> bindings;
@@ -99,7 +96,6 @@ class ChunkLists {
   void lead_out(size_t chunk, Step& last_layer) const;
   void fill_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls);
   void empty_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls, int head_call);
-  void release_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls);
   Step layer_step(size_t chunk, const ChunkLayout& layout, int64_t index, int32_t block) const;
 
   const StageShape& shape_;

@@ -44,24 +44,24 @@ Graph forward_only(const StageShape& shape, Graph graph) {
   return graph;
 }
 
-/// The kept activations of a layer: where they are in its region of a slot, and how large the region is.
+/// The kept activations of a layer: where they are in its regions of a slot, and how large these are.
 struct Region {
   std::map<int, Place> kept;
-  int64_t bytes = 0;
+  int64_t bytes = 0, delayed_bytes = 0;
 };
 
-/// `first`: tensors to put before the others.
+/// `delayed`: tensors that the weight gradient reads.
 Region region_of(const StageShape& shape, const Differentiated& layer, const std::set<int>& kept,
-                 const std::set<int>& first = {}) {
+                 const std::set<int>& delayed = {}) {
   Region region;
   region.bytes = shape.hidden_bytes();  // the layer's input comes first
-  for (const bool turn : {true, false}) {
-    for (const int tensor : kept) {
-      const GraphTensor& what = layer.graph.tensors[static_cast<size_t>(tensor)];
-      if (what.role == TensorRole::layer_input || (first.count(tensor) != 0) != turn) continue;
-      region.kept[tensor] = {Register::saved, region.bytes, MemoryKind::activations};
-      region.bytes += round_up(what.type().bytes(), shape.alignment);
-    }
+  for (const int tensor : kept) {
+    const GraphTensor& what = layer.graph.tensors[static_cast<size_t>(tensor)];
+    if (what.role == TensorRole::layer_input) continue;
+    const bool later = delayed.count(tensor) != 0;
+    int64_t& end = later ? region.delayed_bytes : region.bytes;
+    region.kept[tensor] = {later ? Register::delayed : Register::saved, end, MemoryKind::activations};
+    end += round_up(what.type().bytes(), shape.alignment);
   }
   return region;
 }
@@ -102,59 +102,17 @@ BlockRequest backward_request(const StageShape& shape, const ArenaMap& arena, co
   return backward;
 }
 
-int64_t end_of(const Place& place, const Differentiated& layer, int tensor, int64_t alignment) {
-  return place.offset + round_up(layer.graph.tensors[static_cast<size_t>(tensor)].type().bytes(), alignment);
-}
-
-/// Kept tensors whose place holds something between backward and weight gradient: what the weight half reads itself, and
-/// what carried tensors took over.
-std::set<int> still_used(const LayerPlan& plan, const SplitBackward& split, const LoweredBlock& inputs,
-                         int64_t alignment) {
-  std::set<int> used = split.kept;
-  for (const auto& [tensor, place] : plan.region.kept) {
-    for (const auto& [carried, at] : inputs.carried_places) {
-      const bool apart = at.base != Register::saved || at.offset >= end_of(place, plan.layer, tensor, alignment) ||
-                         place.offset >= end_of(at, plan.layer, carried, alignment);
-      if (!apart) used.insert(tensor);
-    }
-  }
-  return used;
-}
-
-BlockRequest input_half(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan,
-                        const SplitBackward& split) {
+void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& plan, const SplitBackward& split,
+                   LayerBlocks& blocks, BlockStore& store) {
   BlockRequest inputs = backward_request(shape, arena, plan);
   inputs.nodes = split.input_nodes;
   inputs.carried = split.carried;
   inputs.live_out.insert(split.kept.begin(), split.kept.end());
-  return inputs;
-}
-
-/// Where the dead end of the region begins after the input half.
-int64_t free_begin(const StageShape& shape, const LayerPlan& plan, const SplitBackward& split,
-                   const LoweredBlock& inputs) {
-  int64_t begin = 0;
-  for (const int tensor : split.kept) {
-    const auto place = plan.region.kept.find(tensor);
-    const int64_t end = place == plan.region.kept.end() ? shape.hidden_bytes()
-                                                        : end_of(place->second, plan.layer, tensor, shape.alignment);
-    begin = std::max(begin, end);
-  }
-  for (const auto& [tensor, place] : inputs.carried_places) {
-    if (place.base == Register::saved) begin = std::max(begin, end_of(place, plan.layer, tensor, shape.alignment));
-  }
-  return begin;
-}
-
-void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& plan, const SplitBackward& split,
-                   LayerBlocks& blocks, BlockStore& store) {
-  blocks.backward = store.lower(input_half(shape, arena, plan, split));
+  blocks.backward = store.lower(std::move(inputs));
   blocks.carried_bytes = store.at(blocks.backward).carried_bytes;
-  blocks.free_begin = free_begin(shape, plan, split, store.at(blocks.backward));
   BlockRequest weights = request("block.weight_gradient", plan.layer.graph, shape.block, shape, arena);
   weights.nodes = split.weight_nodes;
   weights.pinned.insert(plan.region.kept.begin(), plan.region.kept.end());
-  weights.pinned[plan.layer.graph.find(TensorRole::layer_input)] = kLayerInput;
   for (const auto& [tensor, place] : store.at(blocks.backward).carried_places) weights.pinned[tensor] = place;
   blocks.weight_gradient = store.lower(std::move(weights));
 }
@@ -169,13 +127,11 @@ LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const 
   plan.replay = replay_plan(plan.layer, dropped);
   LayerBlocks blocks;
   if (split) {
-    // Laid out twice: what is still used after the input half is moved to the front, so that the dead rest is one piece.
     const SplitBackward halves = split_backward(plan.layer, plan.replay);
     plan.region = region_of(shape, plan.layer, plan.replay.kept, halves.kept);
-    const LoweredBlock trial = store.try_lower(input_half(shape, arena, plan, halves));
-    plan.region = region_of(shape, plan.layer, plan.replay.kept, still_used(plan, halves, trial, shape.alignment));
-    blocks.forward = store.lower(forward_request(shape, arena, plan));
     blocks.region_bytes = plan.region.bytes;
+    blocks.delayed_bytes = plan.region.delayed_bytes;
+    blocks.forward = store.lower(forward_request(shape, arena, plan));
     compile_split(shape, arena, plan, halves, blocks, store);
     return blocks;
   }

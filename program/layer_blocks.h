@@ -12,8 +12,8 @@ namespace foresail {
 /// A transformer block with one recompute choice.
 struct LayerBlocks {
   int64_t region_bytes = 0;   ///< of a slot: the layer's input, then kept activations
-  int64_t carried_bytes = 0;  ///< from backward to weight gradient, beyond what finds room in the region
-  int64_t free_begin = 0;     ///< what of the region lies behind is dead between backward and weight gradient
+  int64_t delayed_bytes = 0;  ///< of its delayed part: what the weight gradient reads of forward
+  int64_t carried_bytes = 0;  ///< of a carried slot: what it reads of backward
   int32_t forward = -1, backward = -1;
   int32_t weight_gradient = -1;  ///< -1: backward is not split
 };

@@ -1,8 +1,10 @@
 #include "program/pack.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -13,41 +15,73 @@ constexpr int kShuffledOrders = 96;
 
 bool alive_together(const PackItem& a, const PackItem& b) { return a.first <= b.last && b.first <= a.last; }
 
-/// Lowest offset in `space` at which `item` overlaps no placed item that lives at the same time.
-int64_t lowest_offset(const std::vector<PackItem>& items, const PackItem& item, PackSpace space) {
-  std::vector<std::pair<int64_t, int64_t>> taken;
-  for (const PackItem& other : items) {
-    if (other.space == space && alive_together(other, item))
-      taken.emplace_back(other.offset, other.offset + other.bytes);
+/// The placed items of one space, by begin and end: what an item must not overlap is found without sorting anew.
+class Taken {
+ public:
+  void add(const PackItem& item) {
+    const Range range{item.offset, item.offset + item.bytes, item.first, item.last};
+    const auto at = std::upper_bound(ranges_.begin(), ranges_.end(), range, [](const Range& a, const Range& b) {
+      return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+    });
+    ranges_.insert(at, range);
   }
-  std::sort(taken.begin(), taken.end());
-  int64_t offset = 0;
-  for (const auto& [first, end] : taken) {
-    if (offset + item.bytes <= first) break;
-    offset = std::max(offset, end);
+
+  /// Lowest offset at which `item` overlaps nothing that lives at the same time.
+  int64_t lowest_offset(const PackItem& item) const {
+    int64_t offset = 0;
+    for (const Range& range : ranges_) {
+      if (range.first > item.last || item.first > range.last) continue;
+      if (offset + item.bytes <= range.begin) break;
+      offset = std::max(offset, range.end);
+    }
+    return offset;
   }
-  return offset;
+
+ private:
+  struct Range {
+    int64_t begin = 0, end = 0;
+    int first = 0, last = 0;
+  };
+  std::vector<Range> ranges_;
+};
+
+/// Of every space.
+using TakenSpaces = std::array<Taken, 4>;
+Taken& of(TakenSpaces& spaces, PackSpace space) { return spaces[static_cast<size_t>(space)]; }
+
+TakenSpaces fixed_items(const std::vector<PackItem>& items) {
+  TakenSpaces spaces;
+  for (const PackItem& item : items) {
+    if (item.space != PackSpace::unplaced) of(spaces, item.space).add(item);
+  }
+  return spaces;
 }
 
-PackResult pack_in_order(const std::vector<PackItem>& items, const std::vector<size_t>& order, int64_t hole_bytes) {
+/// Where the open-ended spaces end: what is minimised.
+using Ends = std::pair<int64_t, int64_t>;
+Ends ends_of(const PackResult& result) { return {result.carried_end, result.scratch_end}; }
+
+/// None as soon as it is certain not to end below `ends`: most orders show that after a few large items.
+std::optional<PackResult> pack_in_order(const std::vector<PackItem>& items, TakenSpaces taken,
+                                        const std::vector<size_t>& order, int64_t hole_bytes, const Ends& ends) {
   PackResult result{items};
   for (const PackItem& item : items) {
     if (item.space == PackSpace::scratch) result.scratch_end = std::max(result.scratch_end, item.offset + item.bytes);
   }
   for (const size_t index : order) {
     PackItem& item = result.items[index];
-    const int64_t hole = lowest_offset(result.items, item, PackSpace::hole);
-    if (hole + item.bytes <= hole_bytes) {
-      item.space = PackSpace::hole;
-      item.offset = hole;
-      continue;
+    item.space = PackSpace::hole;
+    if (!item.carried) item.offset = of(taken, PackSpace::hole).lowest_offset(item);
+    if (item.carried || item.offset + item.bytes > hole_bytes) {
+      item.space = item.carried ? PackSpace::carried : PackSpace::scratch;
+      item.offset = of(taken, item.space).lowest_offset(item);
+      int64_t& end = item.carried ? result.carried_end : result.scratch_end;
+      end = std::max(end, item.offset + item.bytes);
+      if (ends_of(result) >= ends) return std::nullopt;
     }
-    const PackSpace space = item.carried ? PackSpace::carried : PackSpace::scratch;
-    item.offset = lowest_offset(result.items, item, space);
-    item.space = space;
-    int64_t& end = item.carried ? result.carried_end : result.scratch_end;
-    end = std::max(end, item.offset + item.bytes);
+    of(taken, item.space).add(item);
   }
+  if (ends_of(result) >= ends) return std::nullopt;
   return result;
 }
 
@@ -66,10 +100,10 @@ int64_t lower_bound(const std::vector<PackItem>& items, int64_t hole_bytes) {
 }
 
 /// Carried items all live at the end.
-int64_t carried_bound(const std::vector<PackItem>& items, int64_t hole_bytes) {
+int64_t carried_bound(const std::vector<PackItem>& items) {
   int64_t carried = 0;
   for (const PackItem& item : items) carried += item.carried ? item.bytes : 0;
-  return std::max<int64_t>(0, carried - hole_bytes);
+  return carried;
 }
 
 }  // namespace
@@ -91,14 +125,13 @@ PackResult pack(const std::vector<PackItem>& items, int64_t hole_bytes) {
     if (items[i].space == PackSpace::unplaced) order.push_back(i);
   }
   const int64_t bound = lower_bound(items, hole_bytes);
-  const int64_t least_carried = carried_bound(items, hole_bytes);
+  const int64_t least_carried = carried_bound(items);
+  const TakenSpaces fixed = fixed_items(items);
   PackResult best;
   best.scratch_end = best.carried_end = std::numeric_limits<int64_t>::max();
   const auto attempt = [&] {
-    PackResult result = pack_in_order(items, order, hole_bytes);
-    if (std::pair(result.carried_end, result.scratch_end) < std::pair(best.carried_end, best.scratch_end)) {
-      best = std::move(result);
-    }
+    auto result = pack_in_order(items, fixed, order, hole_bytes, ends_of(best));
+    if (result) best = std::move(*result);
     return best.carried_end <= least_carried && best.scratch_end <= bound;
   };
   using Key = std::function<double(const PackItem&)>;
@@ -121,9 +154,9 @@ PackResult pack(const std::vector<PackItem>& items, int64_t hole_bytes) {
     const size_t a = random() % order.size();
     const size_t b = random() % order.size();
     std::swap(order[a], order[b]);
-    const auto previous = std::pair(best.carried_end, best.scratch_end);
+    const Ends previous = ends_of(best);
     if (attempt()) return best;
-    const bool helped = std::pair(best.carried_end, best.scratch_end) < previous;
+    const bool helped = ends_of(best) < previous;
     if (!helped && i % 8 != 7) order = before;  // keep what helped, wander now and then
   }
   return best;

@@ -26,8 +26,8 @@ struct PackResult {
 /// Whether no two items that come with a place overlap while both live.
 bool fixed_items_fit(const std::vector<PackItem>& items);
 
-/// The hole space holds `hole_bytes`; scratch and the carried space are open-ended. Minimises the end of the carried
-/// space, then of scratch; deterministic.
+/// The hole space holds `hole_bytes`; scratch and the carried space are open-ended. Minimises the ends of both;
+/// deterministic.
 PackResult pack(const std::vector<PackItem>& items, int64_t hole_bytes);
 
 }  // namespace foresail

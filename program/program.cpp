@@ -76,6 +76,7 @@ RegisterFile registers_for(const Program& program, const Call& call, const Sched
     switch (anchor) {
       case Anchor::none: return 0;
       case Anchor::slot: return slots + entry.slot_offset;
+      case Anchor::delayed_slot: return slots + entry.delayed_offset;
       case Anchor::carried_slot: return slots + entry.carried_offset;
       case Anchor::data: return program.arena.data.offset + entry.micro_batch * program.data_stride_bytes;
       case Anchor::scratch: return slots + entry.scratch_offset;

@@ -29,6 +29,7 @@ enum class Register : uint8_t {
   moment1,
   moment2,
   saved,            ///< this layer's region of the micro-batch's slot: its input hidden states, then kept activations
+  delayed,          ///< this layer's region of what is kept from forward to the weight gradient
   carried,          ///< this layer's region of what is kept from backward to the weight gradient
   x_in,             ///< hidden states entering the layer (in the slot)
   x_out,            ///< hidden states leaving it (in the slot)
@@ -123,6 +124,7 @@ std::string_view name_of(Phase phase);
 enum class Anchor : uint8_t {
   none,               ///< the register is final
   slot,               ///< where the micro-batch's slot begins
+  delayed_slot,       ///< where its delayed slot begins
   carried_slot,       ///< where its carried slot begins
   data,               ///< where its tokens and targets begin
   scratch,            ///< where the temporaries of this execution begin
@@ -136,6 +138,7 @@ constexpr AnchorFile usual_anchors() {
   for (const Register base : {Register::saved, Register::x_in, Register::x_out}) {
     anchors[static_cast<size_t>(base)] = Anchor::slot;
   }
+  anchors[static_cast<size_t>(Register::delayed)] = Anchor::delayed_slot;
   anchors[static_cast<size_t>(Register::carried)] = Anchor::carried_slot;
   anchors[static_cast<size_t>(Register::data)] = Anchor::data;
   return anchors;
@@ -158,8 +161,9 @@ struct ScheduleEntry {
   int32_t slot = 0;          ///< of the chunk: from forward to the end of backward or weight_gradient
   int32_t carried_slot = 0;  ///< of the chunk: from backward to weight_gradient
   bool last = false;         ///< the last execution of (phase, chunk) in the step
-  int64_t slot_offset = 0, carried_offset = 0;  ///< where they lie, in bytes from ArenaMap::slots
-  int64_t scratch_offset = 0;                   ///< where its temporaries lie, likewise
+  /// Where the slot lies, its delayed part (which the weight gradient still needs) and the carried slot, and the temporaries
+  /// of this execution: bytes from ArenaMap::slots.
+  int64_t slot_offset = 0, delayed_offset = 0, carried_offset = 0, scratch_offset = 0;
   /// Which of the outgoing buffers this execution uses: bytes from the first.
   int64_t out_offset = 0, gradient_offset = 0;
 };
@@ -168,9 +172,10 @@ struct ScheduleEntry {
 struct Chunk {
   int32_t virtual_stage = 0;
   int32_t first_layer = 0, layers = 0;
-  int64_t slot_bytes = 0;
-  int32_t slots = 0;  ///< micro-batches in flight
-  int64_t carried_bytes = 0;
+  int64_t slot_bytes = 0;     ///< from forward to the end of backward
+  int32_t slots = 0;          ///< micro-batches in flight, those that wait for their weight gradient included
+  int64_t delayed_bytes = 0;  ///< of a slot's delayed part: from forward to the end of weight_gradient
+  int64_t carried_bytes = 0;  ///< of a carried slot: from backward to the end of weight_gradient
   int32_t carried_slots = 0;  ///< micro-batches between backward and weight gradient
 };
 

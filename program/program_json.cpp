@@ -21,12 +21,12 @@ constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
 constexpr const char* kRegisterNames[] = {
-    "absolute",        "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter", "tied_gradient",
-    "master",          "moment1",   "moment2",  "saved",           "carried",        "x_in",           "x_out",
-    "hidden_gradient", "data",      "scratch"};
+    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
+    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "delayed",
+    "carried",       "x_in",      "x_out",    "hidden_gradient", "data",           "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
-constexpr std::string_view kAnchorNames[] = {"none",    "slot",     "carried_slot",     "data",
-                                             "scratch", "outgoing", "outgoing_gradient"};
+constexpr std::string_view kAnchorNames[] = {"none", "slot",    "delayed_slot", "carried_slot",
+                                             "data", "scratch", "outgoing",     "outgoing_gradient"};
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                              "ring_shift", "send",       "receive",    "wait_send"};
@@ -336,6 +336,11 @@ void read_calls(const JsonObject& object, Program& program) {
   }
 }
 
+constexpr std::pair<const char*, int64_t ScheduleEntry::*> kEntryOffsets[] = {
+    {"slot_offset", &ScheduleEntry::slot_offset},       {"delayed_offset", &ScheduleEntry::delayed_offset},
+    {"carried_offset", &ScheduleEntry::carried_offset}, {"scratch_offset", &ScheduleEntry::scratch_offset},
+    {"out_offset", &ScheduleEntry::out_offset},         {"gradient_offset", &ScheduleEntry::gradient_offset}};
+
 Json schedule_json(const Program& program) {
   Json schedule = Json::array();
   for (const ScheduleEntry& entry : program.schedule) {
@@ -344,11 +349,9 @@ Json schedule_json(const Program& program) {
                         {"micro_batch", entry.micro_batch},
                         {"slot", entry.slot}});
     if (entry.carried_slot != 0) schedule.back()["carried_slot"] = entry.carried_slot;
-    if (entry.slot_offset != 0) schedule.back()["slot_offset"] = entry.slot_offset;
-    if (entry.carried_offset != 0) schedule.back()["carried_offset"] = entry.carried_offset;
-    if (entry.scratch_offset != 0) schedule.back()["scratch_offset"] = entry.scratch_offset;
-    if (entry.out_offset != 0) schedule.back()["out_offset"] = entry.out_offset;
-    if (entry.gradient_offset != 0) schedule.back()["gradient_offset"] = entry.gradient_offset;
+    for (const auto& [name, offset] : kEntryOffsets) {
+      if (entry.*offset != 0) schedule.back()[name] = entry.*offset;
+    }
     if (entry.last) schedule.back()["last"] = true;
   }
   return schedule;
@@ -368,11 +371,7 @@ void read_schedule(const JsonObject& object, Program& program) {
     result.carried_slot =
         static_cast<int32_t>(entry.get_int("carried_slot", 0, 0, std::max(0, chunk.carried_slots - 1)));
     result.last = entry.get_bool("last", false);
-    result.slot_offset = entry.get_int("slot_offset", 0, 0, kMost);
-    result.carried_offset = entry.get_int("carried_offset", 0, 0, kMost);
-    result.scratch_offset = entry.get_int("scratch_offset", 0, 0, kMost);
-    result.out_offset = entry.get_int("out_offset", 0, 0, kMost);
-    result.gradient_offset = entry.get_int("gradient_offset", 0, 0, kMost);
+    for (const auto& [name, offset] : kEntryOffsets) result.*offset = entry.get_int(name, 0, 0, kMost);
     program.schedule.push_back(result);
   }
 }
@@ -383,6 +382,7 @@ Json json_of(const Chunk& chunk) {
           {"layers", chunk.layers},
           {"slot_bytes", chunk.slot_bytes},
           {"slots", chunk.slots},
+          {"delayed_bytes", chunk.delayed_bytes},
           {"carried_bytes", chunk.carried_bytes},
           {"carried_slots", chunk.carried_slots}};
 }
@@ -397,6 +397,7 @@ Chunk chunk_from(const JsonObject& object) {
   chunk.layers = small("layers", 1 << 20);
   chunk.slot_bytes = object.require_int("slot_bytes", 0, kMost);
   chunk.slots = small("slots", kMostSlots);
+  chunk.delayed_bytes = object.require_int("delayed_bytes", 0, kMost);
   chunk.carried_bytes = object.require_int("carried_bytes", 0, kMost);
   chunk.carried_slots = small("carried_slots", kMostSlots);
   return chunk;

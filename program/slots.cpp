@@ -55,31 +55,42 @@ class FirstFit {
 
 using Key = std::pair<int32_t, int32_t>;  // chunk, micro-batch
 
-/// Which entries of the schedule hold a slot.
+/// Bytes that a micro-batch holds from its first to its last entry in some phases.
 struct Held {
   Key key;
-  bool carried = false;
+  int64_t ScheduleEntry::*offset = nullptr;  ///< where the entries find them
   int64_t bytes = 0;
   int first = 0, last = 0;
 };
 
-std::vector<Held> held_slots(const std::vector<Chunk>& chunks, const std::vector<ScheduleEntry>& entries) {
+/// Which phases take and give back the parts of a slot.
+struct SlotPart {
+  int64_t ScheduleEntry::*offset;
+  int64_t Chunk::*bytes;
+  Phase taken, given_back;
+};
+constexpr SlotPart kParts[] = {
+    {&ScheduleEntry::slot_offset, &Chunk::slot_bytes, Phase::forward, Phase::backward},
+    {&ScheduleEntry::delayed_offset, &Chunk::delayed_bytes, Phase::forward, Phase::weight_gradient},
+    {&ScheduleEntry::carried_offset, &Chunk::carried_bytes, Phase::backward, Phase::weight_gradient},
+};
+
+/// In the order in which they are taken.
+std::vector<Held> held_parts(const std::vector<Chunk>& chunks, const std::vector<ScheduleEntry>& entries) {
   std::vector<Held> all;
-  std::map<Key, size_t> slot, carried;
+  std::map<std::pair<Key, size_t>, size_t> open;
   for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
     const ScheduleEntry& entry = entries[static_cast<size_t>(e)];
     const Key key{entry.chunk, entry.micro_batch};
-    const Chunk& chunk = chunks[static_cast<size_t>(entry.chunk)];
-    if (entry.phase == Phase::forward) {
-      slot[key] = all.size();
-      all.push_back({key, false, chunk.slot_bytes, e, e});
+    for (size_t p = 0; p < std::size(kParts); ++p) {
+      const int64_t bytes = chunks[static_cast<size_t>(entry.chunk)].*kParts[p].bytes;
+      if (bytes > 0 && entry.phase == kParts[p].taken) {
+        open[{key, p}] = all.size();
+        all.push_back({key, kParts[p].offset, bytes, e, e});
+      }
+      const auto found = open.find({key, p});
+      if (found != open.end() && entry.phase <= kParts[p].given_back) all[found->second].last = e;
     }
-    if (entry.phase == Phase::backward && chunk.carried_bytes > 0) {
-      carried[key] = all.size();
-      all.push_back({key, true, chunk.carried_bytes, e, e});
-    }
-    all[slot.at(key)].last = e;
-    if (const auto found = carried.find(key); found != carried.end()) all[found->second].last = e;
   }
   return all;
 }
@@ -87,8 +98,7 @@ std::vector<Held> held_slots(const std::vector<Chunk>& chunks, const std::vector
 void set_offset(std::vector<ScheduleEntry>& entries, const Held& held, int64_t offset) {
   for (int e = held.first; e <= held.last; ++e) {
     ScheduleEntry& entry = entries[static_cast<size_t>(e)];
-    if (Key{entry.chunk, entry.micro_batch} != held.key) continue;
-    (held.carried ? entry.carried_offset : entry.slot_offset) = offset;
+    if (Key{entry.chunk, entry.micro_batch} == held.key) entry.*held.offset = offset;
   }
 }
 
@@ -136,17 +146,18 @@ int64_t place_packed(const std::vector<Held>& slots, const ListScratch& scratch,
 /// Every chunk has its own range, cut into as many slots as it needs.
 int64_t place_by_chunk(const std::vector<Chunk>& chunks, const ListScratch& scratch,
                        std::vector<ScheduleEntry>& entries) {
-  std::vector<std::pair<int64_t, int64_t>> begins;
   int64_t end = 0;
-  for (const Chunk& chunk : chunks) {
-    const int64_t carried = end + chunk.slots * chunk.slot_bytes;
-    begins.emplace_back(end, carried);
+  for (size_t c = 0; c < chunks.size(); ++c) {
+    const Chunk& chunk = chunks[c];
+    const int64_t delayed = end + chunk.slots * chunk.slot_bytes;
+    const int64_t carried = delayed + chunk.slots * chunk.delayed_bytes;
+    for (ScheduleEntry& entry : entries) {
+      if (static_cast<size_t>(entry.chunk) != c) continue;
+      entry.slot_offset = end + entry.slot * chunk.slot_bytes;
+      entry.delayed_offset = delayed + entry.slot * chunk.delayed_bytes;
+      entry.carried_offset = carried + entry.carried_slot * chunk.carried_bytes;
+    }
     end = carried + chunk.carried_slots * chunk.carried_bytes;
-  }
-  for (ScheduleEntry& entry : entries) {
-    const auto at = static_cast<size_t>(entry.chunk);
-    entry.slot_offset = begins[at].first + entry.slot * chunks[at].slot_bytes;
-    entry.carried_offset = begins[at].second + entry.carried_slot * chunks[at].carried_bytes;
   }
   return with_scratch_behind(end, scratch, entries);
 }
@@ -157,7 +168,7 @@ constexpr size_t kMostPacked = 160;
 }  // namespace
 
 int64_t place_slots(const std::vector<Chunk>& chunks, const ListScratch& scratch, std::vector<ScheduleEntry>& entries) {
-  const std::vector<Held> slots = held_slots(chunks, entries);
+  const std::vector<Held> slots = held_parts(chunks, entries);
   int64_t least = std::numeric_limits<int64_t>::max();
   std::vector<ScheduleEntry> best;
   const auto attempt = [&](const auto& place) {
@@ -182,7 +193,7 @@ int64_t kept_bytes(const Program& program) {
     if (entry.micro_batch >= 0) entries.push_back(entry);
   }
   std::vector<int64_t> change(entries.size() + 1);
-  for (const Held& held : held_slots(program.chunks, entries)) {
+  for (const Held& held : held_parts(program.chunks, entries)) {
     change[static_cast<size_t>(held.first)] += held.bytes;
     change[static_cast<size_t>(held.last) + 1] -= held.bytes;
   }

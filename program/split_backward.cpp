@@ -20,7 +20,8 @@ class Splitter {
   }
 
   SplitBackward run() {
-    keep_output_gradient();
+    keep_copy(TensorRole::output_gradient);
+    keep_copy(TensorRole::layer_input);
     for (const int node : delayed_) want_inputs(node);
     for (const int node : moved_) result_.weight_nodes.push_back({node, TimeKind::recompute});
     for (const int node : delayed_) result_.weight_nodes.push_back({node, TimeKind::compute});
@@ -32,31 +33,31 @@ class Splitter {
   std::vector<Node>& nodes() { return layer_.graph.nodes; }
   const GraphTensor& tensor(int index) const { return layer_.graph.tensors[static_cast<size_t>(index)]; }
 
-  /// The weight half reads a copy of the gradient that enters, which the input half overwrites in place.
-  void keep_output_gradient() {
-    const int gradient = layer_.graph.find(TensorRole::output_gradient);
+  /// The weight half reads copies of what enters the layer: its place is given up when the input half has run.
+  void keep_copy(TensorRole role) {
+    const int entering = layer_.graph.find(role);
     const auto reads = [&](int n) {
       const auto& inputs = nodes()[static_cast<size_t>(n)].inputs;
-      return std::find(inputs.begin(), inputs.end(), gradient) != inputs.end();
+      return std::find(inputs.begin(), inputs.end(), entering) != inputs.end();
     };
-    if (gradient < 0 || std::none_of(delayed_.begin(), delayed_.end(), reads)) return;
-    GraphTensor copy = tensor(gradient);
+    if (entering < 0 || std::none_of(delayed_.begin(), delayed_.end(), reads)) return;
+    GraphTensor copy = tensor(entering);
     copy.name += ".kept";
     copy.role = TensorRole::activation;
     layer_.graph.tensors.push_back(copy);
     const int kept = static_cast<int>(layer_.graph.tensors.size()) - 1;
     for (const int n : delayed_) {
       for (int& input : nodes()[static_cast<size_t>(n)].inputs) {
-        if (input == gradient) input = kept;
+        if (input == entering) input = kept;
       }
     }
     Node node;
     node.kind = OpKind::copy;
-    node.inputs = {gradient};
+    node.inputs = {entering};
     node.outputs = {kept};
     nodes().push_back(node);  // runs first in the input half, wherever it stands
-    copy_ = static_cast<int>(nodes().size()) - 1;
-    producer_[kept] = copy_;
+    copies_.push_back(static_cast<int>(nodes().size()) - 1);
+    producer_[kept] = copies_.back();
   }
 
   void want_inputs(int node) {
@@ -65,7 +66,8 @@ class Splitter {
 
   void want(int input) {
     const TensorRole role = tensor(input).role;
-    if (role == TensorRole::layer_input || plan_.kept.count(input) != 0) {
+    ensure(role != TensorRole::layer_input, "data movement from a layer's input is made before backward");
+    if (plan_.kept.count(input) != 0) {
       result_.kept.insert(input);
       return;
     }
@@ -84,9 +86,9 @@ class Splitter {
   void input_half() {
     std::set<int> needed = result_.carried;
     std::vector<PlannedNode> backward;
-    if (copy_ >= 0) backward.push_back({copy_, TimeKind::compute});
+    for (const int copy : copies_) backward.push_back({copy, TimeKind::compute});
     for (int n = layer_.forward_nodes; n < static_cast<int>(nodes().size()); ++n) {
-      if (n == copy_ || delayed_.count(n) != 0) continue;
+      if (std::find(copies_.begin(), copies_.end(), n) != copies_.end() || delayed_.count(n) != 0) continue;
       backward.push_back({n, TimeKind::compute});
       needed.insert(nodes()[static_cast<size_t>(n)].inputs.begin(), nodes()[static_cast<size_t>(n)].inputs.end());
     }
@@ -108,7 +110,7 @@ class Splitter {
   std::set<int> delayed_;
   std::map<int, int> producer_;
   std::set<int> moved_;  ///< forward data movement that the weight half makes again
-  int copy_ = -1;
+  std::vector<int> copies_;
   SplitBackward result_;
 };
 

@@ -18,7 +18,8 @@ struct SplitBackward {
   std::set<int> carried;                  ///< tensors that the input half hands to the weight half
 };
 
-/// May append a copy of the output's gradient to the graph: its own buffer is overwritten before the weight half runs.
+/// May append copies of the output's gradient and the layer's input to the graph: their own buffers are given up before
+/// the weight half runs.
 SplitBackward split_backward(Differentiated& layer, const ReplayPlan& plan);
 
 }  // namespace foresail

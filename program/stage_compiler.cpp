@@ -34,7 +34,6 @@ class StageCompiler {
   ChunkLayout chunk_layout(size_t chunk);
   const LayerBlocks& layer_blocks(const std::vector<std::set<int>>& dropped, size_t index, const Differentiated& layer,
                                   bool split, const ChunkLayout& layout);
-  void place_carried(ChunkLayout& layout) const;
   void keep(Phase phase, CallSequence sequence);
   void step_call(Phase phase, int32_t block, const RegisterFile& base = {}, int64_t layer = -1);
   void for_units(Phase phase, const std::function<std::optional<Block>(const LayerKind&)>& make);
@@ -87,27 +86,17 @@ ChunkLayout StageCompiler::chunk_layout(size_t chunk) {
     }
     layout.layers.push_back(found->second);
     layout.region_offsets.push_back(layout.slot_bytes);
+    layout.delayed_offsets.push_back(layout.delayed_bytes);
+    layout.carried_offsets.push_back(layout.carried_bytes);
     layout.slot_bytes += found->second.region_bytes;
+    layout.delayed_bytes += found->second.delayed_bytes;
+    layout.carried_bytes += found->second.carried_bytes;
   }
   if (here.last) {
     layout.output_offset = layout.slot_bytes;
     layout.slot_bytes += shape_.hidden_bytes();
   }
-  place_carried(layout);
   return layout;
-}
-
-/// What a layer carries to its weight gradient goes into the dead end of the region above, whose backward ran before; the
-/// highest layer's into the carried slot.
-void StageCompiler::place_carried(ChunkLayout& layout) const {
-  for (size_t i = 0; i < layout.layers.size(); ++i) {
-    const LayerBlocks* above = i + 1 < layout.layers.size() ? &layout.layers[i + 1] : nullptr;
-    const int64_t bytes = layout.layers[i].carried_bytes;
-    const bool fits = above != nullptr && bytes <= above->region_bytes - above->free_begin;
-    layout.carries_in_slot.push_back(fits);
-    layout.carried_offsets.push_back(fits ? layout.region_offsets[i + 1] + above->free_begin : layout.carried_bytes);
-    if (!fits) layout.carried_bytes += bytes;
-  }
 }
 
 void StageCompiler::keep(Phase phase, CallSequence sequence) { sequences_.emplace_back(phase, std::move(sequence)); }
@@ -241,6 +230,7 @@ Program StageCompiler::train(int stage) {
     layouts.push_back(chunk_layout(c));
     program_.chunks.push_back(chunk_of(shape_.chunks[c]));
     program_.chunks.back().slot_bytes = layouts[c].slot_bytes;
+    program_.chunks.back().delayed_bytes = layouts[c].delayed_bytes;
     program_.chunks.back().carried_bytes = layouts[c].carried_bytes;
   }
   for (size_t c = 0; c < layouts.size(); ++c) keep(Phase::forward, lists_.forward(c, layouts[c]));

@@ -106,6 +106,7 @@ class Search {
   void visit(const Strategy& strategy, const Count& count);
   void visit_mix(const Strategy& strategy, const Program& refused, const Count& count);
   std::optional<Ranked> mixed(const Strategy& strategy, const Count& count);
+  Program compiled(const Strategy& strategy, size_t stage, const Evaluator& evaluator);
   bool bounded_by(const Strategy& strategy, double worth);
   bool changes_nothing(const Strategy& strategy, double worth) const;
   bool cannot_win(double worth) const;
@@ -123,6 +124,9 @@ class Search {
   std::vector<std::pair<int64_t, Strategy>> too_large_;  // memory bound or peak, strategy
   std::optional<Ranked> nearest_over_limit_;
   std::optional<Error> not_priced_;  // the first
+  // With full recompute, by stage, where the latest mix has compiled it: it is visited soon after.
+  Strategy full_;
+  std::vector<std::optional<Program>> full_stages_;
 };
 
 int64_t Search::ceiling(int64_t devices) const {
@@ -197,11 +201,21 @@ std::vector<size_t> visiting_order(int64_t stages) {
   return order;
 }
 
+/// A stage's Program; taken over where a mix has compiled it.
+Program Search::compiled(const Strategy& strategy, size_t stage, const Evaluator& evaluator) {
+  if (stage < full_stages_.size() && full_stages_[stage] && strategy == full_) {
+    Program program = std::move(*full_stages_[stage]);
+    full_stages_[stage].reset();
+    return program;
+  }
+  return evaluator.compile_stage(strategy, static_cast<int>(stage));
+}
+
 /// Compiles stage after stage; the first that does not fit or shows that the step is too long ends it.
 void Search::visit(const Strategy& strategy, const Count& count) {
   std::vector<Program> stages(static_cast<size_t>(strategy.pp));
   for (const size_t stage : visiting_order(strategy.pp)) {
-    stages[stage] = count.evaluator.compile_stage(strategy, static_cast<int>(stage));
+    stages[stage] = compiled(strategy, stage, count.evaluator);
     const Program& program = stages[stage];
     const int64_t peak = program.arena.bytes + count.evaluator.target().framework_bytes;
     if (peak > ceiling(strategy.devices())) {
@@ -246,12 +260,14 @@ void Search::visit_mix(const Strategy& strategy, const Program& refused, const C
 /// None if full recompute does not fit either, if a bound shows that the mix changes nothing, or if it is a preset.
 std::optional<Ranked> Search::mixed(const Strategy& strategy, const Count& count) {
   const int64_t arena_bytes = ceiling(strategy.devices()) - count.evaluator.target().framework_bytes;
-  Strategy full = strategy;
-  full.recompute = Recompute::full;
+  full_ = strategy;
+  full_.recompute = Recompute::full;
+  full_stages_.assign(static_cast<size_t>(strategy.pp), std::nullopt);
   std::vector<RecomputeRule> rules;
   std::vector<Program> stages(static_cast<size_t>(strategy.pp));
   for (const size_t stage : visiting_order(strategy.pp)) {
-    const Program smallest = count.evaluator.compile_stage(full, static_cast<int>(stage));
+    const Program& smallest =
+        full_stages_[stage].emplace(count.evaluator.compile_stage(full_, static_cast<int>(stage)));
     if (smallest.arena.bytes > arena_bytes) return std::nullopt;
     StageMix mix = count.mixer.mix(strategy, smallest, arena_bytes);
     rules.insert(rules.end(), mix.rules.begin(), mix.rules.end());

@@ -4,8 +4,8 @@
 // other queues end that it must not overtake (program/dependencies.h: derived from the bytes that both touch, across
 // blocks and micro-batches, as for the executor); what touches nothing in common runs side by side. A send costs its
 // issue; a receive begins when it is reached and its message was posted and then lasts the message's duration;
-// wait_send ends when every outstanding message of its channel has arrived. Messages are known by the two stages, the
-// channel (a boundary between virtual stages and a direction) and the micro-batch; a hand-over between two chunks of
+// wait_send ends when all but its `keep` latest outstanding messages of the channel have arrived. A message is known by
+// both stages, channel (boundary between virtual stages, direction) and micro-batch; a hand-over between two chunks of
 // one stage is none. A collective over ranks of several stages begins when the last stage reaches it; ranks of one
 // stage behave alike and arrive together. The step ends when all queues of all stages have run empty.
 #pragma once

@@ -37,11 +37,12 @@ std::unique_ptr<Device> device_named(const std::string& name) {
 }
 
 /// Arena over liveness bound. The goal is 1.02 for all; what misses it has its measured limit here (docs/measurements.md):
-/// a split backward leaves dead parts in slots that wait for their weight gradient; chunks of unequal layers and gradients
-/// in transit do not always fit into the holes that are free at their time.
+/// what a split backward carries to its weight gradient grows while kept activations still shrink; chunks of unequal
+/// layers and gradients in transit do not always fit into the holes that are free at their time.
 double most_looseness(const Strategy& strategy) {
   if (splits_backward(strategy.schedule)) return 1.32;
-  return strategy.zero_stage >= 2 || strategy.schedule == ScheduleKind::interleaved ? 1.10 : 1.02;
+  if (strategy.schedule == ScheduleKind::interleaved) return 1.18;
+  return strategy.zero_stage >= 2 ? 1.11 : 1.02;
 }
 
 /// One rank's part in an experiment.
