@@ -103,6 +103,7 @@ std::vector<std::string> check_program(const Program& program) {
   Problems problems;
   check_indices(program, problems);
   if (!problems.empty()) return problems.take();
+  check_frame(program, problems);
   check_operands(program, problems);
   check_schedule(program, problems);
   check_memory(program, problems);

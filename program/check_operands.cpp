@@ -6,6 +6,7 @@
 #include <map>
 
 #include "ops/op_table.h"
+#include "program/attribute_sizes.h"
 #include "program/check_parts.h"
 #include "program/operand_sizes.h"
 
@@ -42,6 +43,16 @@ class OperandCheck {
       problem(
           fmt::format("operands of {} do not fit \"{}\"", name_of(instruction.op), operand_pattern(instruction.op)));
       return;
+    }
+    if (!attributes_agree(op_instance(block, instruction))) {
+      problem(fmt::format("attributes of {} do not fit its operands", name_of(instruction.op)));
+      return;
+    }
+    const OpAttributes& attributes = instruction.attributes;
+    const int64_t length = program_.sequence_length;
+    if (attributes.sequence_length != 0 && attributes.sequence_length != length &&
+        attributes.sequence_length != length / program_.mesh.cp) {
+      problem(fmt::format("{} has sequences of {} tokens", name_of(instruction.op), attributes.sequence_length));
     }
     if (!info(instruction.op).infer) return;
     std::vector<GraphTensor> inputs;

@@ -31,6 +31,8 @@ int64_t group_size(const Program& program, GroupKind group);
 /// Every index and every slot of the Program points at something, and communication has the operands that it needs;
 /// nothing else may be asked before.
 void check_indices(const Program& program, Problems& problems);
+/// What the header says about arena, batch, chunks and parameters fits together and fits the blocks.
+void check_frame(const Program& program, Problems& problems);
 /// Operands fit their operator, collectives their group and their queue, messages their channel.
 void check_operands(const Program& program, Problems& problems);
 /// Each micro-batch once in each phase, slots held, hand-overs undisturbed, the step's other phases in order.

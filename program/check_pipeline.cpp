@@ -56,7 +56,9 @@ std::vector<std::string> check_stages(std::span<const Program> stages) {
     check_indices(stage, problems);
     if (stage.stage != static_cast<int32_t>(s) || stage.mesh != first.mesh ||
         stage.mesh.pp != static_cast<int32_t>(stages.size()) || stage.chunks.size() != first.chunks.size() ||
-        stage.micro_batches != first.micro_batches) {
+        stage.micro_batches != first.micro_batches || stage.global_batch != first.global_batch ||
+        stage.rows_per_micro_batch != first.rows_per_micro_batch || stage.sequence_length != first.sequence_length ||
+        stage.zero_stage != first.zero_stage || stage.name != first.name) {
       problems.add(fmt::format("stage {} is not stage {} of the same pipeline", stage.stage, s));
     }
     for (const Chunk& chunk : stage.chunks) {

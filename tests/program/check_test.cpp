@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "core/error.h"
+#include "ops/op_table.h"
 #include "program/operand_sizes.h"
 #include "tests/program/check_support.h"
 
@@ -198,6 +200,67 @@ TEST(Check, RefusesATensorKeptInAnothersPlace) {
     if (buffer.name == "normed_1") buffer.name = "normed_2";
   }
   EXPECT_TRUE(mentions(check_program(program), "something else was kept"));
+}
+
+TEST(Check, RefusesAHeaderThatDoesNotFitItsBlocks) {
+  struct Change {
+    const char* what;
+    std::function<void(Program&)> apply;
+  };
+  const Change changes[] = {
+      {"step inputs before the arena", [](Program& p) { p.arena.step_inputs.offset = -64; }},
+      {"too small step inputs", [](Program& p) { p.arena.step_inputs.bytes = 8; }},
+      {"swapped numbers", [](Program& p) { std::swap(p.arena.gradients.offset, p.arena.gradients.bytes); }},
+      {"two segments in one place", [](Program& p) { p.arena.moment2 = p.arena.moment1; }},
+      {"a segment behind its region", [](Program& p) { p.arena.persistent_bytes -= 64; }},
+      {"scratch beyond the arena", [](Program& p) { p.arena.scratch.bytes += 64; }},
+      {"other parameters", [](Program& p) { p.parameter_elements = 1; }},
+      {"no global batch", [](Program& p) { p.global_batch = 0; }},
+      {"a large global batch", [](Program& p) { p.global_batch = int64_t{1} << 40; }},
+      {"odd rows", [](Program& p) { ++p.rows_per_micro_batch; }},
+      {"no layers", [](Program& p) { p.chunks[0].layers = 0; }},
+      {"no tokens", [](Program& p) { p.reads_tokens = false; }},
+      {"no targets", [](Program& p) { p.reads_targets = false; }},
+      {"no optimizer", [](Program& p) { p.calls[static_cast<size_t>(Phase::update)].assign(1, {}); }},
+      {"half an optimizer", [](Program& p) { p.calls[static_cast<size_t>(Phase::update)][0].pop_back(); }},
+  };
+  EXPECT_TRUE(check_program(one_rank()).empty());
+  for (const Change& change : changes) {
+    Program program = one_rank();
+    change.apply(program);
+    EXPECT_FALSE(check_program(program).empty()) << change.what;
+  }
+}
+
+TEST(Check, RefusesStagesThatDisagreeAboutTheStep) {
+  auto stages = stages_of("pp=2,micro_batch=2,ragged_batch=true");
+  EXPECT_TRUE(problems_of(stages).empty());
+  --stages[1].global_batch;  // as many micro-batches
+  EXPECT_TRUE(mentions(check_pipeline(stages), "same pipeline"));
+}
+
+TEST(Check, RefusesAttributesThatAreNotThoseOfTheOperands) {
+  const std::function<void(OpAttributes&)> changes[] = {
+      [](OpAttributes& a) { a.heads += 1; }, [](OpAttributes& a) { a.kv_heads += 1024; },
+      [](OpAttributes& a) { a.head_dim += 1; }, [](OpAttributes& a) { a.sequence_length *= 4; }};
+  for (const char* strategy : {"micro_batch=2", "cp=2", "cp=2,context=all_to_all"}) {
+    const Program whole = stages_of(strategy)[0];
+    int refused = 0;
+    for (size_t b = 0; b < whole.blocks.size(); ++b) {
+      for (size_t i = 0; i < whole.blocks[b].instructions.size(); ++i) {
+        const OpKind kind = whole.blocks[b].instructions[i].op;
+        const bool attends = info(kind).op_class == OpClass::attention || kind == OpKind::rope;
+        if (whole.blocks[b].instructions[i].kind != InstructionKind::op || !attends) continue;
+        for (const auto& change : changes) {
+          Program program = whole;
+          change(program.blocks[b].instructions[i].attributes);
+          EXPECT_FALSE(check_program(program).empty()) << strategy << ", " << name_of(kind);
+          ++refused;
+        }
+      }
+    }
+    EXPECT_GE(refused, 12) << strategy;
+  }
 }
 
 TEST(Check, RefusesIndicesThatPointNowhere) {

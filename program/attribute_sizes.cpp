@@ -1,0 +1,65 @@
+#include "program/attribute_sizes.h"
+
+namespace foresail {
+namespace {
+
+/// [T, width] with whole sequences of this rank's length.
+bool is_rows(const OpAttributes& a, const TensorType& type, int64_t width) {
+  return a.sequence_length > 0 && a.heads > 0 && a.head_dim > 0 && type.shape.size() == 2 &&
+         type.shape[0] % a.sequence_length == 0 && type.shape[1] == width;
+}
+
+bool is_packed(const OpAttributes& a, const TensorType& type) {
+  return is_rows(a, type, (a.heads + 2 * a.kv_heads) * a.head_dim);
+}
+
+/// [T/S, A, S] or [T/S, A, S, S].
+bool is_by_head(const OpAttributes& a, const TensorType& type) {
+  return type.shape.size() >= 3 && type.shape[1] == a.heads && type.shape[2] == a.sequence_length;
+}
+
+bool is_cut_in(const OpAttributes& a, const TensorType& parts) {
+  return a.context_parallel >= 1 && parts.shape.size() == 3 && parts.shape[0] == a.context_parallel;
+}
+
+/// x[T, W] with a share of each head's columns for every context rank.
+bool is_headed(const OpAttributes& a, const TensorType& rows) {
+  const int64_t heads = a.heads + 2 * a.kv_heads;
+  return a.heads > 0 && a.head_dim > 0 && rows.shape.size() == 2 && rows.shape[1] == heads * a.head_dim &&
+         a.heads % a.context_parallel == 0 && a.kv_heads % a.context_parallel == 0;
+}
+
+}  // namespace
+
+bool attributes_agree(const OpInstance& op) {
+  const OpAttributes& a = op.attributes;
+  const auto& in = op.inputs;
+  const auto& out = op.outputs;
+  switch (op.kind) {
+    case OpKind::qk_norm:
+    case OpKind::qk_norm_backward:
+    case OpKind::rope:
+    case OpKind::rope_backward:
+    case OpKind::split_qkv: return is_packed(a, in[0]);
+    case OpKind::join_qkv: return is_packed(a, out[0]);
+    case OpKind::attention: return is_packed(a, in[0]) && is_by_head(a, out[1]);
+    case OpKind::attention_scores: return is_packed(a, in[0]) && is_by_head(a, out[0]);
+    case OpKind::attention_context:
+    case OpKind::attention_scores_backward: return is_packed(a, in[1]) && is_by_head(a, in[0]);
+    case OpKind::attention_backward: return is_packed(a, in[1]) && is_by_head(a, in[3]);
+    case OpKind::attention_context_backward: return is_packed(a, in[2]) && is_by_head(a, in[1]);
+    case OpKind::ring_attention:
+      return is_rows(a, in[0], a.heads * a.head_dim) && is_rows(a, in[1], 2 * a.kv_heads * a.head_dim) &&
+             is_by_head(a, out[1]);
+    case OpKind::ring_attention_backward:
+      return is_rows(a, in[1], a.heads * a.head_dim) && is_rows(a, in[2], 2 * a.kv_heads * a.head_dim) &&
+             is_by_head(a, in[4]);
+    case OpKind::heads_split: return is_cut_in(a, out[0]) && is_headed(a, in[0]);
+    case OpKind::heads_merge: return is_cut_in(a, in[0]) && is_headed(a, out[0]);
+    case OpKind::rows_split: return is_cut_in(a, out[0]);
+    case OpKind::rows_merge: return is_cut_in(a, in[0]);
+    default: return true;
+  }
+}
+
+}  // namespace foresail
