@@ -83,8 +83,8 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
     check_identity(path, stored, options.identity);
     check_sequence_length(path, stored, session.programs.train);
     if (options.stop_after > 0 && stored.step > options.stop_after) {
-      throw_bad_input(path.string(), fmt::format("it is at step {}, the run is to end after {}", stored.step,
-                                                 options.stop_after),
+      throw_bad_input(path.string(),
+                      fmt::format("it is at step {}, the run is to end after {}", stored.step, options.stop_after),
                       "give more --steps, or train into another folder with --init");
     }
     return std::string();
