@@ -60,7 +60,10 @@ struct Held {
   Key key;
   int64_t ScheduleEntry::*offset = nullptr;  ///< where the entries find them
   int64_t bytes = 0;
-  int first = 0, last = 0;
+  std::vector<int> entries;  ///< ascending
+
+  int first() const { return entries.front(); }
+  int last() const { return entries.back(); }
 };
 
 /// Which phases take and give back the parts of a slot.
@@ -86,20 +89,17 @@ std::vector<Held> held_parts(const std::vector<Chunk>& chunks, const std::vector
       const int64_t bytes = chunks[static_cast<size_t>(entry.chunk)].*kParts[p].bytes;
       if (bytes > 0 && entry.phase == kParts[p].taken) {
         open[{key, p}] = all.size();
-        all.push_back({key, kParts[p].offset, bytes, e, e});
+        all.push_back({key, kParts[p].offset, bytes, {}});
       }
       const auto found = open.find({key, p});
-      if (found != open.end() && entry.phase <= kParts[p].given_back) all[found->second].last = e;
+      if (found != open.end() && entry.phase <= kParts[p].given_back) all[found->second].entries.push_back(e);
     }
   }
   return all;
 }
 
 void set_offset(std::vector<ScheduleEntry>& entries, const Held& held, int64_t offset) {
-  for (int e = held.first; e <= held.last; ++e) {
-    ScheduleEntry& entry = entries[static_cast<size_t>(e)];
-    if (Key{entry.chunk, entry.micro_batch} == held.key) entry.*held.offset = offset;
-  }
+  for (const int e : held.entries) entries[static_cast<size_t>(e)].*held.offset = offset;
 }
 
 /// Scratch follows all slots.
@@ -118,10 +118,10 @@ int64_t place_by_time(const std::vector<Held>& slots, const ListScratch& scratch
   std::vector<int64_t> offsets(slots.size());
   size_t next = 0;
   for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
-    for (; next < slots.size() && slots[next].first == e; ++next) {
+    for (; next < slots.size() && slots[next].first() == e; ++next) {
       offsets[next] = range.take(slots[next].bytes);
       set_offset(entries, slots[next], offsets[next]);
-      ends.emplace(slots[next].last, next);
+      ends.emplace(slots[next].last(), next);
     }
     const auto [begin, end] = ends.equal_range(e);
     for (auto at = begin; at != end; ++at) range.give_back(offsets[at->second], slots[at->second].bytes);
@@ -132,7 +132,7 @@ int64_t place_by_time(const std::vector<Held>& slots, const ListScratch& scratch
 /// Slots and scratch packed together, entry by entry: the most scratch is seldom needed when the most slots are taken.
 int64_t place_packed(const std::vector<Held>& slots, const ListScratch& scratch, std::vector<ScheduleEntry>& entries) {
   std::vector<PackItem> items;
-  for (const Held& held : slots) items.push_back({held.bytes, held.first, held.last});
+  for (const Held& held : slots) items.push_back({held.bytes, held.first(), held.last()});
   for (int e = 0; e < static_cast<int>(entries.size()); ++e) {
     const ScheduleEntry& entry = entries[static_cast<size_t>(e)];
     items.push_back({scratch.at({entry.phase, entry.chunk}), e, e});
@@ -194,8 +194,8 @@ int64_t kept_bytes(const Program& program) {
   }
   std::vector<int64_t> change(entries.size() + 1);
   for (const Held& held : held_parts(program.chunks, entries)) {
-    change[static_cast<size_t>(held.first)] += held.bytes;
-    change[static_cast<size_t>(held.last) + 1] -= held.bytes;
+    change[static_cast<size_t>(held.first())] += held.bytes;
+    change[static_cast<size_t>(held.last()) + 1] -= held.bytes;
   }
   int64_t now = 0, most = 0;
   for (const int64_t bytes : change) most = std::max(most, now += bytes);
