@@ -8,7 +8,7 @@ namespace foresail {
 namespace {
 
 constexpr int64_t kMostSequence = int64_t{1} << 24;
-constexpr int64_t kMostBatch = int64_t{1} << 30;
+constexpr int64_t kMostBatch = int64_t{1} << 24;  // what a plan may hold
 constexpr int64_t kMostTokens = int64_t{1} << 60;
 
 void require_range(const char* flag, int64_t value, int64_t most) {

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <regex>
 
@@ -98,7 +100,9 @@ void throw_if_a_rank_spoke(const RunRemains& remains) {
   if (!all_ready(remains.channel, remains.ranks)) return;  // it failed to start
   for (int rank = remains.ranks - 1; rank >= 0; --rank) {
     const std::string words = last_words_of(remains, rank);
-    if (!words.empty()) throw_environment("rank " + std::to_string(rank), words, "");
+    if (words.empty()) continue;
+    throw_environment("run", fmt::format("it was ended, or rank {} ended it, after it had said '{}'", rank, words),
+                      remains.mend);
   }
   throw_environment("run", "a rank ended it without a word", remains.mend);
 }

@@ -68,12 +68,25 @@ std::string note_of(const RunState& state, const char* name) {
   return found == state.notes.end() ? "" : found->second;
 }
 
+/// The position in the data counts sequences: another length would read other data as if they were new.
+void check_sequence_length(const std::filesystem::path& path, const RunState& stored, const Program& program) {
+  const std::string note = note_of(stored, kSequenceNote);
+  const std::string own = std::to_string(program.sequence_length);
+  if (!note.empty() && note != own) refuse_other(path, "sequence length", note, own);
+}
+
 StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options,
                   const std::filesystem::path& path) {
   RunState stored;
   all_do(ranks, [&] {
     stored = Checkpoint(path).state();
     check_identity(path, stored, options.identity);
+    check_sequence_length(path, stored, session.programs.train);
+    if (options.stop_after > 0 && stored.step > options.stop_after) {
+      throw_bad_input(path.string(),
+                      fmt::format("it is at step {}, the run is to end after {}", stored.step, options.stop_after),
+                      "give more --steps, or train into another folder with --init");
+    }
     return std::string();
   });
   const Program& program = session.programs.train;

@@ -28,5 +28,6 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
 
 inline constexpr const char* kProbeNote = "next_batch_loss";
 inline constexpr const char* kBatchNote = "global_batch";
+inline constexpr const char* kSequenceNote = "sequence_length";  ///< samples are counted in sequences of this length
 
 }  // namespace foresail

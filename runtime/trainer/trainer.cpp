@@ -123,6 +123,7 @@ void Trainer::checkpoint(int64_t step) {
   state.samples_consumed = samples_;
   state.losses = losses_;
   state.notes[kBatchNote] = std::to_string(batch_);
+  state.notes[kSequenceNote] = std::to_string(program_.sequence_length);
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.slices, session_.arena->data());
   const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),

@@ -157,6 +157,27 @@ TEST(Trainer, ACheckpointOfAnotherModelDatasetOrSeedIsRefused) {
   }
 }
 
+TEST(Trainer, AResumeWithAnotherSequenceLengthOrBehindItsLastStepIsRefused) {
+  const TemporaryFolder folder;
+  TrainerOptions first = small_options(folder.path(), 4);
+  run_small(small_request(), first);
+  const auto refusal = [&](const SessionRequest& request, int64_t steps) -> std::string {
+    TrainerOptions second = small_options(folder.path(), steps);
+    second.resume = true;
+    try {
+      run_small(request, second);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  SessionRequest longer = small_request();
+  longer.job.sequence_length *= 2;
+  EXPECT_NE(refusal(longer, 8).find("sequence length"), std::string::npos);
+  EXPECT_NE(refusal(small_request(), 2).find("it is at step 4, the run is to end after 2"), std::string::npos);
+  EXPECT_EQ(refusal(small_request(), 4), "");
+}
+
 TEST(Trainer, AStepWithoutAFiniteGradientIsSkippedAndTooManyEndTheRun) {
   const TemporaryFolder folder;
   SessionRequest request = small_request();
