@@ -31,10 +31,11 @@ class FrameCheck {
   }
 
  private:
-  bool trains() const {
+  bool has_phase(Phase phase) const {
     return std::any_of(program_.schedule.begin(), program_.schedule.end(),
-                       [](const ScheduleEntry& entry) { return entry.phase == Phase::backward; });
+                       [phase](const ScheduleEntry& entry) { return entry.phase == phase; });
   }
+  bool trains() const { return has_phase(Phase::backward); }
 
   /// One after the other, in the order in which they are laid out.
   void check_arena() {
@@ -87,6 +88,10 @@ class FrameCheck {
         if (bytes < 0 || bytes > program_.arena.slots.bytes) {
           problems_.add(fmt::format("a slot of virtual stage {} is larger than all slots", chunk.virtual_stage));
         }
+      }
+      if (!has_phase(Phase::weight_gradient) && (chunk.delayed_bytes != 0 || chunk.carried_bytes != 0)) {
+        problems_.add(
+            fmt::format("virtual stage {} keeps bytes for a weight gradient that never runs", chunk.virtual_stage));
       }
       check_layers(chunk, c);
     }

@@ -221,6 +221,7 @@ TEST(Check, RefusesAHeaderThatDoesNotFitItsBlocks) {
       {"no layers", [](Program& p) { p.chunks[0].layers = 0; }},
       {"more layers", [](Program& p) { ++p.chunks[0].layers; }},
       {"a huge carried slot", [](Program& p) { p.chunks[0].carried_bytes = int64_t{1} << 40; }},
+      {"a delayed slot for nothing", [](Program& p) { p.chunks[0].delayed_bytes = 64; }},
       {"an arena that goes on", [](Program& p) { p.arena.bytes += 64; }},
       {"a layer of another stage", [](Program& p) { p.calls[static_cast<size_t>(Phase::forward)][0][1].layer = 9; }},
       {"no tokens", [](Program& p) { p.reads_tokens = false; }},
