@@ -211,6 +211,7 @@ TEST(Check, RefusesAHeaderThatDoesNotFitItsBlocks) {
       {"step inputs before the arena", [](Program& p) { p.arena.step_inputs.offset = -64; }},
       {"too small step inputs", [](Program& p) { p.arena.step_inputs.bytes = 8; }},
       {"swapped numbers", [](Program& p) { std::swap(p.arena.gradients.offset, p.arena.gradients.bytes); }},
+      {"a reversed segment", [](Program& p) { std::swap(p.arena.master.offset, p.arena.master.bytes); }},
       {"two segments in one place", [](Program& p) { p.arena.moment2 = p.arena.moment1; }},
       {"a segment behind its region", [](Program& p) { p.arena.persistent_bytes -= 64; }},
       {"scratch beyond the arena", [](Program& p) { p.arena.scratch.bytes += 64; }},
