@@ -201,6 +201,12 @@ TEST_F(TrainTest, MissingOrUnfitDataIsRefusedBeforeAnythingIsStarted) {
   EXPECT_NE(refusal([&] { check_train(missing); }).find("--data"), std::string::npos);
 }
 
+TEST_F(TrainTest, AnotherPrecisionThanTheReferenceDevicesIsRefusedBeforeRanksStart) {
+  TrainOptions slow = options();
+  slow.device = "reference";
+  EXPECT_NE(refusal([&] { check_train(slow); }).find("fp64 in job.json"), std::string::npos);
+}
+
 TEST_F(TrainTest, APlanForACatalogueMachineIsRefused) {
   small_.plan.target.back_end = "catalogue";
   small_.write();
