@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <vector>
 
 #include "ops/step_inputs.h"
 #include "program/check_parts.h"
@@ -29,10 +31,11 @@ class FrameCheck {
   }
 
  private:
-  bool trains() const {
+  bool has_phase(Phase phase) const {
     return std::any_of(program_.schedule.begin(), program_.schedule.end(),
-                       [](const ScheduleEntry& entry) { return entry.phase == Phase::backward; });
+                       [phase](const ScheduleEntry& entry) { return entry.phase == phase; });
   }
+  bool trains() const { return has_phase(Phase::backward); }
 
   /// One after the other, in the order in which they are laid out.
   void check_arena() {
@@ -55,7 +58,7 @@ class FrameCheck {
       }
       end = place.offset + place.bytes;
     }
-    if (end > arena.bytes) problems_.add("the segments of the arena end behind it");
+    if (end != arena.bytes) problems_.add("the arena does not end where its last segment does");
     if (arena.step_inputs.bytes < static_cast<int64_t>(sizeof(StepInputs)) ||
         arena.metrics.bytes < 4 * size_of(DType::f64)) {
       problems_.add("the arena has no room for the step's inputs or its metrics");
@@ -78,9 +81,37 @@ class FrameCheck {
   }
 
   void check_chunks() {
-    for (const Chunk& chunk : program_.chunks) {
+    for (size_t c = 0; c < program_.chunks.size(); ++c) {
+      const Chunk& chunk = program_.chunks[c];
       if (chunk.layers < 1) problems_.add(fmt::format("virtual stage {} has no layer", chunk.virtual_stage));
+      for (const int64_t bytes : {chunk.slot_bytes, chunk.delayed_bytes, chunk.carried_bytes}) {
+        if (bytes < 0 || bytes > program_.arena.slots.bytes) {
+          problems_.add(fmt::format("a slot of virtual stage {} is larger than all slots", chunk.virtual_stage));
+        }
+      }
+      if (!has_phase(Phase::weight_gradient) && (chunk.delayed_bytes != 0 || chunk.carried_bytes != 0)) {
+        problems_.add(
+            fmt::format("virtual stage {} keeps bytes for a weight gradient that never runs", chunk.virtual_stage));
+      }
+      check_layers(chunk, c);
     }
+  }
+
+  /// Forward runs each layer of the chunk once, and no other.
+  void check_layers(const Chunk& chunk, size_t index) {
+    std::vector<int32_t> layers;
+    const auto& lists = program_.calls[static_cast<size_t>(Phase::forward)];
+    if (index < lists.size()) {
+      for (const Call& call : lists[index]) {
+        if (call.layer >= 0) layers.push_back(call.layer);
+      }
+    }
+    std::sort(layers.begin(), layers.end());
+    const bool all =
+        std::adjacent_find(layers.begin(), layers.end()) == layers.end() &&
+        static_cast<int64_t>(layers.size()) == chunk.layers &&
+        (layers.empty() || (layers.front() == chunk.first_layer && layers.back() - layers.front() == chunk.layers - 1));
+    if (!all) problems_.add(fmt::format("virtual stage {} does not run its layers", chunk.virtual_stage));
   }
 
   template <typename Is>
@@ -101,6 +132,9 @@ class FrameCheck {
     if (embeds && !program_.reads_tokens) problems_.add("tokens are embedded, but the program says that it reads none");
     if (judges && !program_.reads_targets)
       problems_.add("a loss is taken, but the program says that it reads no targets");
+    if (trains() && (embeds != program_.reads_tokens || judges != program_.reads_targets)) {
+      problems_.add("the program says that it reads other inputs than its blocks do");
+    }
     const bool fed = program_.reads_tokens || program_.reads_targets;
     if (fed && program_.data_stride_bytes > program_.arena.data.bytes / program_.micro_batches) {
       problems_.add("the arena has no room for the data of all micro-batches");

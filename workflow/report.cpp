@@ -36,6 +36,10 @@ std::vector<StressCheck> judge(const Plan& plan, const std::vector<StepLine>& li
 ReportResult report(const std::filesystem::path& run) {
   ReportResult result;
   result.run = run.string();
+  if (std::filesystem::is_regular_file(run)) {
+    throw_bad_input(run.string(), "it is a file: only a run has something to report",
+                    "name a folder that foresail train wrote");
+  }
   result.plan = load_plan(run / "plan.json");
   const std::vector<StepLine> lines = read_metrics(metrics_path(run));
   if (lines.empty()) {

@@ -51,7 +51,8 @@ std::filesystem::path data_prefix(const std::filesystem::path& given, const Plan
   return plan.job.data_path;
 }
 
-RankCount check_setup(const std::filesystem::path& plan_path, const std::filesystem::path& data) {
+RankCount check_setup(const std::filesystem::path& plan_path, const std::filesystem::path& data,
+                      const std::string& device) {
   RunSetup setup;
   setup.plan = load_plan(plan_path);
   const SessionRequest request = request_of(setup.plan, plan_path.string());
@@ -63,6 +64,12 @@ RankCount check_setup(const std::filesystem::path& plan_path, const std::filesys
   if (!reasons.empty()) {
     throw_bad_input(plan_path.string() + ": field 'strategy'", fmt::format("{}", fmt::join(reasons, "; ")),
                     "let foresail plan choose it");
+  }
+  const std::string back_end = device.empty() ? setup.plan.target.back_end : device;
+  if (back_end == "reference" && precision_of(request.job).activation != DType::f64) {
+    throw_bad_input(plan_path.string(),
+                    fmt::format("it trains in {}, the reference device computes in fp64", request.job.precision),
+                    "plan with precision fp64 in job.json, or train with --device cpu");
   }
   require_planned_programs(request);
   open_data(setup, data_prefix(data, setup.plan), request.model.vocabulary);

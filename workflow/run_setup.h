@@ -28,7 +28,7 @@ struct RunSetup {
 std::filesystem::path data_prefix(const std::filesystem::path& given, const Plan& plan);
 
 /// Plan, data and vocabulary fit together; needs no ranks and allocates nothing. Throws bad_input.
-RankCount check_setup(const std::filesystem::path& plan, const std::filesystem::path& data);
+RankCount check_setup(const std::filesystem::path& plan, const std::filesystem::path& data, const std::string& device);
 
 /// Collective. Throws bad_input.
 RunSetup open_run(const std::filesystem::path& plan, const std::filesystem::path& data, const std::string& device,

@@ -132,7 +132,7 @@ void check_minutes(const StressOptions& options) {
 RankCount check_stress(const StressOptions& options) {
   check_minutes(options);
   if (!options.out.empty()) require_creatable_folder(options.out);
-  return check_setup(options.plan, options.data);
+  return check_setup(options.plan, options.data, options.device);
 }
 
 StressResult stress(const StressOptions& options, Communicator& communicator) {

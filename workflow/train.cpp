@@ -130,7 +130,7 @@ void check_checkpoints(const TrainOptions& options) {
 
 RankCount check_train(const TrainOptions& options) {
   check_run_folder(options);
-  const RankCount count = check_setup(options.plan, options.data);
+  const RankCount count = check_setup(options.plan, options.data, options.device);
   steps_of(options, load_plan(options.plan));
   check_checkpoints(options);
   if (options.resume) read_metrics(metrics_path(options.out));

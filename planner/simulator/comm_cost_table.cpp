@@ -76,9 +76,13 @@ std::optional<Cost> CommCostTable::find(const std::string& kind, int64_t group_s
   const auto octaves = [group_size](int64_t ranks) {
     return std::abs(std::log2(static_cast<double>(group_size) / static_cast<double>(ranks)));
   };
-  const auto nearest =
-      std::min_element(by_size->second.begin(), by_size->second.end(),
-                       [&](const auto& a, const auto& b) { return octaves(a.first) < octaves(b.first); });
+  // A curve that ends far below these bytes says less than one of another group size that reaches them.
+  const auto away = [&](const auto& entry) {
+    const double beyond = static_cast<double>(bytes) / static_cast<double>(entry.second.back().bytes);
+    return octaves(entry.first) + std::log2(std::max(beyond, 1.0));
+  };
+  const auto nearest = std::min_element(by_size->second.begin(), by_size->second.end(),
+                                        [&](const auto& a, const auto& b) { return away(a) < away(b); });
   const Cost measured = read(nearest->second, bytes);
   if (nearest->first == group_size || kind == "ring_shift") return measured;  // a shift is to one neighbour
   const double latency = std::min(measured.seconds, nearest->second.front().seconds);

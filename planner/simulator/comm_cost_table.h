@@ -18,7 +18,8 @@ class CommCostTable {
   CommCostTable(const ProfileTable& table, const std::string& machine_name);
 
   /// Between measured sizes the log of the duration is linear in the log of the bytes; beyond the largest the duration
-  /// is alpha + beta x bytes through the two largest. A group size that was not measured takes the nearest one, with
+  /// is alpha + beta x bytes through the two largest. A group size that was not measured takes the nearest one (nor
+  /// one that was measured only with far fewer bytes, if another reaches them), with
   /// the passes of a ring and log2 of the ranks for the latency, and a wider spread. Empty: nothing of this kind
   /// measured.
   std::optional<Cost> find(const std::string& kind, int64_t group_size, int64_t bytes) const;

@@ -191,6 +191,20 @@ TEST(ProfiledCosts, WhatTheNearestTableLacksComesFromAnotherAndIsSaidSo) {
   EXPECT_EQ(other->note(), "");
 }
 
+TEST(ProfiledCosts, ASizeFarBeyondAGroupsMeasurementsIsReadFromAGroupThatReachesIt) {
+  Machine machine = synthetic();
+  auto& collectives = machine.tables[0].collectives;
+  collectives["all_gather/2/768"] = {1e-3, 0.05, 5};  // a stray wait, which must not become a bandwidth
+  for (const int64_t bytes : {64, 1 << 20}) {
+    collectives[fmt::format("all_gather/4/{}", bytes)] = {1e-5 + 1e-9 * static_cast<double>(bytes), 0.05, 5};
+  }
+  const auto costs = make_profiled_cost_model(machine, 2, 2);
+  const Cost far = costs->collective_seconds(InstructionKind::all_gather, 1 << 20, {2, 2, 1});
+  EXPECT_LT(far.seconds, 2e-3);
+  EXPECT_GT(far.spread, median_spread({1, 0.05, 5}) + 0.1);
+  EXPECT_DOUBLE_EQ(costs->collective_seconds(InstructionKind::all_gather, 768, {2, 2, 1}).seconds, 1e-3);
+}
+
 TEST(ProfiledCosts, LargerGroupsThanMeasuredCostMoreAndAreLessSure) {
   const auto costs = make_profiled_cost_model(synthetic(), 2, 2);
   const Cost two = costs->collective_seconds(InstructionKind::all_reduce, 4194304, {2, 2, 1});

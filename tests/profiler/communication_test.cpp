@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "../trainer/thread_world.h"
 #include "profiler/basics.h"
+#include "tests/trainer/thread_world.h"
 
 namespace foresail {
 namespace {

@@ -68,8 +68,8 @@ TEST(CheckSchedule, RefusesSlotsOfOneChunkInTheBytesOfAnother) {
 TEST(CheckSchedule, HoldsASlotUntilTheWeightGradient) {
   Program program = stages_of("pp=2,schedule=zb-h1")[1];  // one weight gradient behind
   ASSERT_EQ(program.chunks[0].slots, 2);
-  program.schedule[position(program, Phase::forward, 0, 1)].slot_offset =
-      program.schedule[position(program, Phase::forward, 0, 0)].slot_offset;
+  program.schedule[position(program, Phase::forward, 0, 1)].delayed_offset =
+      program.schedule[position(program, Phase::forward, 0, 0)].delayed_offset;
   EXPECT_TRUE(mentions(check_program(program), "is taken when micro-batch 1 enters it"));
 }
 

@@ -1,4 +1,5 @@
 #include "workflow/train.h"
+#include "workflow/report.h"
 
 #include <gtest/gtest.h>
 
@@ -133,13 +134,18 @@ TEST_F(TrainTest, ARunThatIsAlreadyThereDoesNothingAndKeepsItsState) {
   run(options());
   TrainOptions again = options();
   again.resume = true;
-  again.steps = 6;
+  again.steps = 12;
   const TrainResult result = run(again);
   EXPECT_EQ(result.steps, 12);
   EXPECT_EQ(result.step_seconds_median, 0);
   EXPECT_FALSE(result.stopped);
   EXPECT_NE(read_file(small_.run() / "events.jsonl").find("nothing to do"), std::string::npos);
   EXPECT_EQ(read_metrics(small_.run() / "metrics.jsonl").size(), 12u);
+}
+
+TEST_F(TrainTest, AReportOfAPlanSaysThatItNeedsTheRun) {
+  const std::string text = refusal([&] { report(small_.path()); });
+  EXPECT_NE(text.find("a folder that foresail train wrote"), std::string::npos) << text;
 }
 
 TEST_F(TrainTest, MoreStepsThanThePlanHasAreRefused) {
@@ -193,6 +199,12 @@ TEST_F(TrainTest, MissingOrUnfitDataIsRefusedBeforeAnythingIsStarted) {
   refusal([&] { check_train(missing); });
   missing.data.clear();
   EXPECT_NE(refusal([&] { check_train(missing); }).find("--data"), std::string::npos);
+}
+
+TEST_F(TrainTest, AnotherPrecisionThanTheReferenceDevicesIsRefusedBeforeRanksStart) {
+  TrainOptions slow = options();
+  slow.device = "reference";
+  EXPECT_NE(refusal([&] { check_train(slow); }).find("fp64 in job.json"), std::string::npos);
 }
 
 TEST_F(TrainTest, APlanForACatalogueMachineIsRefused) {
