@@ -42,8 +42,8 @@ std::unique_ptr<Device> device_named(const std::string& name) {
 double most_looseness(const Strategy& strategy) {
   if (splits_backward(strategy.schedule)) return 1.32;
   if (strategy.schedule == ScheduleKind::interleaved) return 1.18;
-  const bool plain = !strategy.overlap && strategy.zero_stage < 2 && strategy.recompute_layers.empty() &&
-                     !strategy.reduce_dtype;
+  const bool plain =
+      !strategy.overlap && strategy.zero_stage < 2 && strategy.recompute_layers.empty() && !strategy.reduce_dtype;
   return plain ? 1.02 : 1.13;
 }
 
