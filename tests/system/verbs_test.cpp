@@ -90,10 +90,10 @@ TEST_F(System, PlanFindsAStrategyAndSimulateAgrees) {
 
   const auto& strategy = best["strategy"];
   std::string text;
-  for (const char* key : {"dp", "tp", "pp", "micro_batch"}) {
-    text += (text.empty() ? "" : ",") + std::string(key) + "=" + std::to_string(strategy[key].get<int64_t>());
+  for (const auto& [key, value] : strategy.items()) {
+    const std::string said = value.is_string() ? value.get<std::string>() : value.dump();
+    if (key != "devices" && !said.empty()) text += (text.empty() ? "" : ",") + key + "=" + said;
   }
-  text += ",recompute=" + strategy["recompute"].get<std::string>();
   std::vector<std::string> simulate = {"simulate", "--strategy", text};
   simulate.insert(simulate.end(), asked.begin(), asked.end());
   const auto simulated = document_of(simulate);

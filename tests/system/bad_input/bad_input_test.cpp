@@ -118,7 +118,7 @@ TEST_F(BadInput, PlanFieldsAreCheckedBeforeAnyRankStarts) {
                      {{[](Json& p) { p["strategy"]["dp"] = 0; }, "strategy.dp"},
                       {[](Json& p) { p["strategy"]["dp"] = 1; }, "strategy.devices"},
                       {[](Json& p) { p["strategy"]["micro_batch"] = 3; }, "global batch"},
-                      {[](Json& p) { p["strategy"]["zero_stage"] = 1; }, "not built"},
+                      {[](Json& p) { p["strategy"]["ep"] = 2; }, "not built"},
                       {[](Json& p) { p["strategy"]["colour"] = 1; }, "strategy.colour"},
                       {[](Json& p) { p.erase("job"); }, "job"},
                       {[](Json& p) { p["job"]["seed"] = -1; }, "job.seed"},
@@ -153,10 +153,18 @@ TEST_F(BadInput, APlanThatWasEditedIsNotThePlanThatWasPriced) {
 }
 
 TEST_F(BadInput, APlanForMoreRanksThanCanStartIsRefused) {
-  edit("dp2.json", [](Json& p) {
+  std::string digest;
+  const auto enlarge = [&](Json& p) {
     p["strategy"]["dp"] = p["strategy"]["devices"] = 1000000;
     p["job"]["global_batch"] = 4000000;
-  });
+    if (!digest.empty()) p["program_digests"] = Json::array({digest});
+  };
+  edit("dp2.json", enlarge);
+  const std::string refusal = run(train("edited.json", "run")).log;  // another Program: the refusal tells its digest
+  const std::string before = "compiles to ";
+  ASSERT_NE(refusal.find(before), std::string::npos) << refusal;
+  digest = refusal.substr(refusal.find(before) + before.size(), 32);
+  edit("dp2.json", enlarge);
   expect_refused(train("edited.json", "run"), 3, {"1000000 ranks", "memory", "fewer devices"});
   write("hosts", "localhost slots=1\n");
   expect_refused(train("dp2.json", "run", {"--hosts", "hosts"}), 2, {"hosts", "1 slots", "2 ranks"});
