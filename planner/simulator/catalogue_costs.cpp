@@ -108,7 +108,7 @@ GemmDevice CatalogueCosts::gemm_device(DType type, double rate) const {
 double CatalogueCosts::product_seconds(const OpInstance& op) const {
   const auto& a = op.inputs[0].shape;
   const auto& b = op.inputs[1].shape;
-  GemmShape shape;
+  GemmWork shape;
   shape.bytes = bytes_of(op);
   double accumulate_seconds = 0;
   switch (op.kind) {
@@ -129,7 +129,7 @@ double CatalogueCosts::score_product_seconds(const OpInstance& op) const {
   const int64_t s = attributes.sequence_length;
   // FLOPs over one product of every sequence and head gives how many products this op is.
   const double one = 2.0 * static_cast<double>(s) * static_cast<double>(s) * static_cast<double>(attributes.head_dim);
-  GemmShape shape{s, s, attributes.head_dim, std::max<int64_t>(1, std::llround(flops_of(op) / one)), 0};
+  GemmWork shape{s, s, attributes.head_dim, std::max<int64_t>(1, std::llround(flops_of(op) / one)), 0};
   const bool contracts_keys = op.kind == OpKind::attention_context;
   if (contracts_keys) std::swap(shape.n, shape.k);
   return std::max(gemm_seconds(shape, gemm_device(op.inputs[0].dtype, kBatchedScoreRate)),

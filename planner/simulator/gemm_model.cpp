@@ -27,7 +27,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-double gemm_seconds(const GemmShape& shape, const GemmDevice& device) {
+double gemm_seconds(const GemmWork& shape, const GemmDevice& device) {
   ensure(shape.m > 0 && shape.n > 0 && shape.k > 0 && shape.batch > 0, "a matrix product has no empty dimension");
   const double aligned = shape.k % kAlignment == 0 && shape.n % kAlignment == 0 ? 1 : kUnalignedRate;
   const double rate = device.peak_flops_per_second * device.matrix_efficiency * aligned;

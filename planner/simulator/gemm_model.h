@@ -5,7 +5,7 @@
 
 namespace foresail {
 
-struct GemmShape {
+struct GemmWork {
   int64_t m = 1, n = 1, k = 1, batch = 1;
   double bytes = 0;  ///< that must cross memory at least once
 };
@@ -21,6 +21,6 @@ struct GemmDevice {
 /// Without launch. The best over tile shapes and split-K factors of ceil(tiles * split / SMs) waves; never faster than
 /// the bytes allow. Not multiples of 8 in k or n run at 0.3 of the rate (tensor cores need aligned rows). The form and
 /// the constants were fitted on published A100 and H100 runs; see docs/planning.md. Throws (ensure) on empty shapes.
-double gemm_seconds(const GemmShape& shape, const GemmDevice& device);
+double gemm_seconds(const GemmWork& shape, const GemmDevice& device);
 
 }  // namespace foresail

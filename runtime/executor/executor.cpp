@@ -38,7 +38,7 @@ void merge_traces(std::array<std::vector<TraceEvent>, kQueues>& queues, std::vec
 
 /// The call that a thread is in.
 struct Frame {
-  const PlannedCall* planned = nullptr;
+  const ExecutedCall* planned = nullptr;
   const BoundBlock* block = nullptr;
   RegisterFile registers{};
   KernelContext context;
@@ -55,7 +55,7 @@ struct Executor::State {
   DataOperands data;
   int64_t first_sequence = 0;  ///< of this rank in the global batch
   KernelContext rank_context;  ///< what is the same in all calls
-  std::vector<PlannedCall> calls;
+  std::vector<ExecutedCall> calls;
   QueuePlan plan;                                         ///< empty if serial
   std::array<Frame, kQueues> frames;                      ///< by queue: where its thread stands
   std::vector<std::vector<Communicator::Request>> sends;  ///< outstanding, by channel; the plan orders their use
@@ -71,7 +71,7 @@ struct Executor::State {
   void make_engine(const ExecutorOptions& options);
   void run_startup();
   void run_serially();
-  void enter(Frame& frame, const PlannedCall& planned) const;
+  void enter(Frame& frame, const ExecutedCall& planned) const;
   void run_item(size_t queue, size_t item);
   void run_traced(const Frame& frame, size_t index);
   void run_instruction(const Frame& frame, const BoundInstruction& instruction);
@@ -133,7 +133,7 @@ void Executor::State::make_engine(const ExecutorOptions& options) {
 void Executor::State::run_startup() {
   const ScheduleEntry entry{.phase = Phase::startup};
   Frame frame;
-  for (const PlannedCall& call : plan_startup(program, entry)) {
+  for (const ExecutedCall& call : plan_startup(program, entry)) {
     enter(frame, call);
     for (const BoundInstruction& instruction : frame.block->instructions) run_instruction(frame, instruction);
   }
@@ -141,7 +141,7 @@ void Executor::State::run_startup() {
 
 void Executor::State::run_serially() {
   Frame& frame = frames[static_cast<size_t>(Queue::compute)];
-  for (const PlannedCall& call : calls) {
+  for (const ExecutedCall& call : calls) {
     enter(frame, call);
     for (size_t i = 0; i < frame.block->instructions.size(); ++i) run_traced(frame, i);
   }
@@ -149,12 +149,12 @@ void Executor::State::run_serially() {
 
 void Executor::State::run_item(size_t queue, size_t item) {
   const PlannedInstruction& planned = plan.items[queue][item];
-  const PlannedCall& call = calls[static_cast<size_t>(planned.call)];
+  const ExecutedCall& call = calls[static_cast<size_t>(planned.call)];
   if (frames[queue].planned != &call) enter(frames[queue], call);
   run_traced(frames[queue], static_cast<size_t>(planned.instruction));
 }
 
-void Executor::State::enter(Frame& frame, const PlannedCall& planned) const {
+void Executor::State::enter(Frame& frame, const ExecutedCall& planned) const {
   frame.planned = &planned;
   frame.block = &blocks[static_cast<size_t>(planned.call->block)];
   frame.registers = registers_for(program, *planned.call, *planned.entry);
@@ -296,7 +296,7 @@ StepMetrics Executor::metrics() const {
 void Executor::enable_trace() {
   State& state = *state_;
   size_t total = 0;
-  for (const PlannedCall& call : state.calls) {
+  for (const ExecutedCall& call : state.calls) {
     total += state.blocks[static_cast<size_t>(call.call->block)].instructions.size();
   }
   state.trace.reserve(total);

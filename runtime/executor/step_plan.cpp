@@ -10,7 +10,7 @@
 namespace foresail {
 namespace {
 
-void add_calls(const Program& program, const ScheduleEntry& entry, std::vector<PlannedCall>& planned) {
+void add_calls(const Program& program, const ScheduleEntry& entry, std::vector<ExecutedCall>& planned) {
   const std::vector<Call>& calls = calls_of(program, entry);
   for (size_t i = 0; i < calls.size(); ++i) {
     ensure(calls[i].block >= 0 && calls[i].block < static_cast<int32_t>(program.blocks.size()), "a call names a block");
@@ -46,7 +46,7 @@ class Resources {
 
 class Planner {
  public:
-  Planner(const std::vector<PlannedCall>& calls, const std::vector<BoundBlock>& blocks,
+  Planner(const std::vector<ExecutedCall>& calls, const std::vector<BoundBlock>& blocks,
           const Dependencies& dependencies)
       : calls_(calls), blocks_(blocks), dependencies_(dependencies) {
     plan_.work.resize(kQueues);
@@ -95,7 +95,7 @@ class Planner {
     work.first_wait.push_back(static_cast<int32_t>(work.waits.size()));
   }
 
-  const std::vector<PlannedCall>& calls_;
+  const std::vector<ExecutedCall>& calls_;
   const std::vector<BoundBlock>& blocks_;
   const Dependencies& dependencies_;
   size_t next_dependency_ = 0;
@@ -107,16 +107,16 @@ class Planner {
 
 }  // namespace
 
-std::vector<PlannedCall> plan_calls(const Program& program) {
-  std::vector<PlannedCall> planned;
+std::vector<ExecutedCall> plan_calls(const Program& program) {
+  std::vector<ExecutedCall> planned;
   for (const ScheduleEntry& entry : program.schedule) {
     if (entry.phase != Phase::startup) add_calls(program, entry, planned);  // numbered as program/dependencies.h says
   }
   return planned;
 }
 
-std::vector<PlannedCall> plan_startup(const Program& program, const ScheduleEntry& entry) {
-  std::vector<PlannedCall> planned;
+std::vector<ExecutedCall> plan_startup(const Program& program, const ScheduleEntry& entry) {
+  std::vector<ExecutedCall> planned;
   add_calls(program, entry, planned);
   return planned;
 }
@@ -128,7 +128,7 @@ bool uses_queues_besides_compute(const Program& program) {
   });
 }
 
-QueuePlan plan_queues(const std::vector<PlannedCall>& calls, const std::vector<BoundBlock>& blocks,
+QueuePlan plan_queues(const std::vector<ExecutedCall>& calls, const std::vector<BoundBlock>& blocks,
                       const Dependencies& dependencies) {
   return Planner(calls, blocks, dependencies).plan();
 }

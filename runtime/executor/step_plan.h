@@ -16,16 +16,16 @@ namespace foresail {
 inline constexpr size_t kQueues = static_cast<size_t>(Queue::host_copy) + 1;
 
 /// A call that is executed; points into the Program.
-struct PlannedCall {
+struct ExecutedCall {
   const ScheduleEntry* entry = nullptr;
   const Call* call = nullptr;
   int32_t call_index = 0;  ///< in the list of its phase and chunk
 };
 
 /// Calls of the schedule in issue order.
-std::vector<PlannedCall> plan_calls(const Program& program);
+std::vector<ExecutedCall> plan_calls(const Program& program);
 /// Calls of the startup phase; `entry` must outlive them.
-std::vector<PlannedCall> plan_startup(const Program& program, const ScheduleEntry& entry);
+std::vector<ExecutedCall> plan_startup(const Program& program, const ScheduleEntry& entry);
 
 bool uses_queues_besides_compute(const Program& program);
 
@@ -42,7 +42,7 @@ struct QueuePlan {
 
 /// Distributes the instructions over their queues. Beside `dependencies`, instructions that use one group or one channel
 /// keep their order, whatever their queues: all members of a group must issue its collectives alike.
-QueuePlan plan_queues(const std::vector<PlannedCall>& calls, const std::vector<BoundBlock>& blocks,
+QueuePlan plan_queues(const std::vector<ExecutedCall>& calls, const std::vector<BoundBlock>& blocks,
                       const Dependencies& dependencies);
 
 }  // namespace foresail

@@ -55,7 +55,7 @@ TEST(StepPlan, CallsFollowTheScheduleByChunkAndLeaveOutWhatIsOnlyForTheLast) {
   step.program.schedule.push_back({.phase = Phase::forward, .chunk = 1, .micro_batch = 0});
   step.program.schedule.push_back({.phase = Phase::update});  // has no calls
   std::vector<int> layers, indices;
-  for (const PlannedCall& call : plan_calls(step.program)) {
+  for (const ExecutedCall& call : plan_calls(step.program)) {
     layers.push_back(call.call->layer);
     indices.push_back(call.call_index);
   }

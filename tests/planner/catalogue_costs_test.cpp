@@ -15,36 +15,36 @@ namespace {
 
 constexpr GemmDevice kA100 = {312e12, 0.8, 2e12 * 0.85, 108, 150};
 
-double flops(const GemmShape& shape) { return 2.0 * shape.m * shape.n * shape.k * shape.batch; }
+double flops(const GemmWork& shape) { return 2.0 * shape.m * shape.n * shape.k * shape.batch; }
 
 TEST(GemmModel, LargeProductsApproachTheEfficiencyAndNeverPassIt) {
-  const GemmShape large{16384, 16384, 16384, 1, 0};
+  const GemmWork large{16384, 16384, 16384, 1, 0};
   const double rate = flops(large) / gemm_seconds(large, kA100);
   EXPECT_GT(rate, 0.93 * 312e12 * 0.8);
   for (const int64_t size : {64, 200, 1000, 4096, 16384}) {
-    const GemmShape shape{size, size, size / 8 * 8, 1, 0};
+    const GemmWork shape{size, size, size / 8 * 8, 1, 0};
     EXPECT_LE(flops(shape) / gemm_seconds(shape, kA100), 312e12 * 0.8);
   }
 }
 
 TEST(GemmModel, ACornerTileMoreCostsAWaveWhenTheWavesWereFull) {
   // 108 tiles of 256 x 128 fill the device once; one more row of tiles needs a second wave.
-  const GemmShape full{256 * 12, 128 * 9, 8192, 1, 0};
-  const GemmShape more{256 * 12 + 8, 128 * 9, 8192, 1, 0};
+  const GemmWork full{256 * 12, 128 * 9, 8192, 1, 0};
+  const GemmWork more{256 * 12 + 8, 128 * 9, 8192, 1, 0};
   EXPECT_GT(gemm_seconds(more, kA100), 1.2 * gemm_seconds(full, kA100));
 }
 
 TEST(GemmModel, SplittingKHelpsFewTilesWithLongSums) {
   GemmDevice unsplit = kA100;
-  const GemmShape thin{128, 128, 65536, 1, 0};
+  const GemmWork thin{128, 128, 65536, 1, 0};
   const double one_tile = 2.0 * 128 * 128 * (65536 + 150) * 108 / (312e12 * 0.8 * 0.95);
   EXPECT_LT(gemm_seconds(thin, unsplit), one_tile / 4);
 }
 
 TEST(GemmModel, UnalignedRowsAreSlowAndMemoryBinds) {
-  const GemmShape aligned{4096, 4096, 4096, 1, 0}, unaligned{4096, 4097, 4096, 1, 0};
+  const GemmWork aligned{4096, 4096, 4096, 1, 0}, unaligned{4096, 4097, 4096, 1, 0};
   EXPECT_GT(gemm_seconds(unaligned, kA100), 3 * gemm_seconds(aligned, kA100));
-  const GemmShape traffic{4096, 4096, 4096, 1, 1e12};
+  const GemmWork traffic{4096, 4096, 4096, 1, 1e12};
   EXPECT_DOUBLE_EQ(gemm_seconds(traffic, kA100), 1e12 / (2e12 * 0.85));
 }
 
