@@ -1,6 +1,7 @@
 #include "program/call_layout.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.h"
 #include "core/round_up.h"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "program/check_parts.h"
+#include "program/schedule.h"
 
 namespace foresail {
 namespace {
@@ -60,9 +61,7 @@ class IndexCheck {
   }
 
   void check_entry(const ScheduleEntry& entry) {
-    const bool of_micro_batch =
-        entry.phase == Phase::forward || entry.phase == Phase::backward || entry.phase == Phase::weight_gradient;
-    if (!of_micro_batch) {
+    if (!of_micro_batch(entry.phase)) {
       if (entry.micro_batch != -1) problems_.add(fmt::format("{} belongs to no micro-batch", name_of(entry.phase)));
       return;
     }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/round_up.h"
 #include "ops/step_inputs.h"
 #include "program/check_parts.h"
 
@@ -72,9 +73,8 @@ class FrameCheck {
       problems_.add(fmt::format("{} rows of a micro-batch are no whole sequences of {} tokens", rows, sequence));
       return;
     }
-    const auto divided_up = [](int64_t whole, int64_t by) { return whole / by + (whole % by != 0 ? 1 : 0); };
     const int64_t sequences = rows / (sequence / cp), batch = program_.global_batch;
-    if (batch < 1 || divided_up(divided_up(batch, program_.mesh.dp), sequences) != program_.micro_batches) {
+    if (batch < 1 || divide_up(divide_up(batch, program_.mesh.dp), sequences) != program_.micro_batches) {
       problems_.add(fmt::format("a global batch of {} sequences is not {} micro-batches of {} on {} ranks", batch,
                                 program_.micro_batches, sequences, program_.mesh.dp));
     }

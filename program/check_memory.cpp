@@ -219,8 +219,7 @@ class MemoryCheck {
     if (!outputs.empty()) return outputs;
     outputs.resize(block.buffers.size());
     for (const Instruction& instruction : block.instructions) {
-      const bool op = instruction.kind == InstructionKind::op;
-      const uint32_t accumulating = op ? info(instruction.op).accumulating_outputs : 0;
+      const uint32_t accumulating = accumulating_outputs(instruction);
       for (size_t o = 0; o < instruction.outputs.size(); ++o) {
         if ((accumulating >> o & 1) == 0) outputs[static_cast<size_t>(instruction.outputs[o])] = true;
       }
@@ -288,7 +287,7 @@ class MemoryCheck {
     if (instruction.kind == InstructionKind::all_reduce) return true;
     if (instruction.kind != InstructionKind::op) return false;
     if (instruction.inputs[input] == instruction.outputs[output] &&
-        (info(instruction.op).accumulating_outputs >> output & 1) != 0) {
+        (accumulating_outputs(instruction) >> output & 1) != 0) {
       return true;
     }
     const auto& pairs = info(instruction.op).in_place;

@@ -9,13 +9,10 @@
 
 #include "program/check_parts.h"
 #include "program/interval_set.h"
+#include "program/schedule.h"
 
 namespace foresail {
 namespace {
-
-bool of_micro_batch(Phase phase) {
-  return phase == Phase::forward || phase == Phase::backward || phase == Phase::weight_gradient;
-}
 
 class ScheduleCheck {
  public:
@@ -48,12 +45,15 @@ class ScheduleCheck {
     SlotsHeld slots, delayed, carried;
   };
 
+  bool has_calls(Phase phase) const {
+    const auto& lists = program_.calls[static_cast<size_t>(phase)];
+    return std::any_of(lists.begin(), lists.end(), [](const auto& list) { return !list.empty(); });
+  }
+
   /// Whether the Program has calls for a phase, or schedules it.
   bool runs(Phase phase) const {
-    const auto& lists = program_.calls[static_cast<size_t>(phase)];
-    return std::any_of(lists.begin(), lists.end(), [](const auto& list) { return !list.empty(); }) ||
-           std::any_of(program_.schedule.begin(), program_.schedule.end(),
-                       [&](const ScheduleEntry& entry) { return entry.phase == phase; });
+    return has_calls(phase) || std::any_of(program_.schedule.begin(), program_.schedule.end(),
+                                           [&](const ScheduleEntry& entry) { return entry.phase == phase; });
   }
 
   /// "micro-batch 3", and which chunk if there are several.
@@ -182,10 +182,8 @@ class ScheduleCheck {
       before = std::max(before, order);
     }
     for (const Phase phase : {Phase::begin_step, Phase::reduce_gradients, Phase::grad_norm, Phase::update}) {
-      const auto& lists = program_.calls[static_cast<size_t>(phase)];
-      const bool has_calls = std::any_of(lists.begin(), lists.end(), [](const auto& list) { return !list.empty(); });
       if (count[phase] > 1) problems_.add(fmt::format("{} runs {} times in a step", name_of(phase), count[phase]));
-      if (count[phase] == 0 && has_calls) problems_.add(fmt::format("{} never runs", name_of(phase)));
+      if (count[phase] == 0 && has_calls(phase)) problems_.add(fmt::format("{} never runs", name_of(phase)));
     }
     if (trains_ && (program_.schedule.empty() || program_.schedule.front().phase != Phase::begin_step)) {
       problems_.add("a training step does not begin with begin_step");

@@ -14,6 +14,8 @@ constexpr Place kIn{Register::x_in, 0, MemoryKind::activations};
 constexpr Place kOut{Register::x_out, 0, MemoryKind::scratch};
 constexpr Place kGradient{Register::hidden_gradient, 0, MemoryKind::scratch};
 
+constexpr int64_t kNoBucket = -1;  ///< no unit ends there
+
 size_t index_of(Register base) { return static_cast<size_t>(base); }
 
 int32_t activations_after(int64_t virtual_stage) { return static_cast<int32_t>(2 * virtual_stage); }
@@ -30,6 +32,11 @@ bool reads_parameters(const Block& block) {
     }
   }
   return false;
+}
+
+/// Of a block that calls share.
+std::string key_of(const char* what, const UnitPart& part) {
+  return fmt::format("{}/{}/{}/{}/{}", what, part.kind->graph.name, part.begin, part.end, part.tied);
 }
 
 }  // namespace
@@ -83,7 +90,7 @@ RegisterFile ChunkLists::registers(const Held& held) const { return parameter_re
 
 void ChunkLists::begin_list() {
   list_ = {};
-  bucket_begin_ = bucket_end_ = 0;
+  bucket_begin_ = bucket_end_ = kNoBucket;
 }
 
 int32_t ChunkLists::shared(const std::string& key, const std::function<int32_t()>& make) {
@@ -98,10 +105,6 @@ void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Bindi
              store_.at(block).scratch_bytes,
              std::move(bindings),
              std::move(zones)});
-}
-
-std::string key_of(const char* what, const UnitPart& part) {
-  return fmt::format("{}/{}/{}/{}/{}", what, part.kind->graph.name, part.begin, part.end, part.tied);
 }
 
 /// ZeRO-3: makes the units' parameters whole; the bindings by which a block reads them.
@@ -137,6 +140,7 @@ std::vector<Binding> ChunkLists::zero(const std::vector<Held>& units) {
   return bindings;
 }
 
+/// ZeRO-2 and 3: what a block has added is summed over the data ranks and kept in shares.
 void ChunkLists::reduce(const std::vector<Held>& units, const std::vector<Binding>& transients) {
   size_t next = 0;
   for (const Held& unit : units) {
@@ -149,8 +153,7 @@ void ChunkLists::reduce(const std::vector<Held>& units, const std::vector<Bindin
 
 /// A unit whose gradients are whole: reduced now, while backward goes on, where the strategy wants that.
 void ChunkLists::complete(const Held& unit) {
-  const bool overlaps = shape_.strategy.overlap && shape_.strategy.bucket_bytes > 0 && shape_.mesh.data_ranks() > 1;
-  if (!overlaps || shape_.shards_gradients()) return;
+  if (!shape_.reduces_in_backward()) return;
   if (shape_.shards_state()) {
     const int32_t block = shared(key_of("reduce", unit.part),
                                  [&] { return store_.add_staged(reduce_block(shape_, unit.part, store_.queues())); });
@@ -174,7 +177,7 @@ void ChunkLists::flush_bucket() {
                                  [&] { return store_.add_staged(bucket_block(shape_, elements, store_.queues())); });
     call(block, parameter_registers(shape_, arena_, bucket_begin_), {}, {}, true);
   }
-  bucket_begin_ = bucket_end_ = -1;
+  bucket_begin_ = bucket_end_ = kNoBucket;
 }
 
 /// Parameters are gathered one block ahead of their use. Beside the compute queue, a block's gradients are reduced while
@@ -219,6 +222,7 @@ ChunkLists::Gradient ChunkLists::hidden_gradient(size_t chunk) {
   return {{}, {{Register::hidden_gradient, gradient_zones_[chunk], Anchor::outgoing_gradient}}};
 }
 
+/// Until the next message of each channel has a buffer to leave from.
 void ChunkLists::wait_sends(std::vector<int32_t> channels) {
   const std::string key = fmt::format("wait/{}", fmt::join(channels, ","));
   const auto keep = static_cast<int32_t>(outgoing_buffers_) - 1;
@@ -281,6 +285,14 @@ std::vector<int32_t> ChunkLists::sent_channels(bool gradients) const {
 
 // ---- Lists
 
+ChunkLists::Step ChunkLists::embedding_step(int32_t block) const {
+  Step step;
+  step.block = block;
+  step.reads = {embedding_unit(whole(shape_.embedding))};
+  step.base = registers(step.reads[0]);
+  return step;
+}
+
 ChunkLists::Step ChunkLists::layer_step(size_t chunk, const ChunkLayout& layout, int64_t index, int32_t block) const {
   const auto at = static_cast<size_t>(index);
   Step step;
@@ -301,11 +313,8 @@ CallSequence ChunkLists::forward(size_t chunk, const ChunkLayout& layout) {
   std::vector<Step> steps;
   const bool first = shape_.chunks[chunk].first;
   if (first) {
-    Step step;
-    step.block = shared("embedding.forward", [&] { return compile_embedding_forward(shape_, arena_, store_); });
-    step.reads = {embedding_unit(whole(shape_.embedding))};
-    step.base = registers(step.reads[0]);
-    steps.push_back(step);
+    steps.push_back(
+        embedding_step(shared("embedding.forward", [&] { return compile_embedding_forward(shape_, arena_, store_); })));
   }
   for (int64_t i = 0; i < shape_.chunks[chunk].layers.count; ++i) {
     steps.push_back(layer_step(chunk, layout, i, layout.layers[static_cast<size_t>(i)].forward));
@@ -414,13 +423,7 @@ CallSequence ChunkLists::forward_only(size_t chunk, const ForwardBlocks& blocks)
   begin_list();
   receive_hidden(chunk);
   std::vector<Step> steps;
-  if (here.first) {
-    Step step;
-    step.block = blocks.embedding;
-    step.reads = {embedding_unit(whole(shape_.embedding))};
-    step.base = registers(step.reads[0]);
-    steps.push_back(step);
-  }
+  if (here.first) steps.push_back(embedding_step(blocks.embedding));
   const auto turn = [&](int64_t layer) { return layer % 2 * shape_.hidden_bytes(); };
   for (int64_t i = 0; i < here.layers.count; ++i) {
     Step step;

@@ -64,7 +64,7 @@ class ChunkLists {
     std::vector<ZoneBinding> zones;
     std::vector<int32_t> wait_channels;  ///< sends that must be through before it
   };
-  /// A buffer that is a zone for some chunks and an item of the list for others.
+  /// Where the gradient of the hidden states lies: in a zone if it outlives the list, else in an item of the list.
   struct Gradient {
     std::vector<Binding> bindings;
     std::vector<ZoneBinding> zones;
@@ -77,6 +77,7 @@ class ChunkLists {
 
   void begin_list();
   RegisterFile registers(const Held& held) const;
+  /// The block that was made for `key`, or makes it.
   int32_t shared(const std::string& key, const std::function<int32_t()>& make);
   void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {},
             std::vector<ZoneBinding> zones = {}, bool last_only = false);
@@ -96,6 +97,7 @@ class ChunkLists {
   void lead_out(size_t chunk, Step& last_layer) const;
   void fill_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls);
   void empty_slot(const ChunkLayout& layout, const std::vector<int>& layer_calls, int head_call);
+  Step embedding_step(int32_t block) const;
   Step layer_step(size_t chunk, const ChunkLayout& layout, int64_t index, int32_t block) const;
 
   const StageShape& shape_;
@@ -108,7 +110,7 @@ class ChunkLists {
 
   // Of the list under construction.
   CallSequence list_;
-  int64_t bucket_begin_ = 0, bucket_end_ = 0;
+  int64_t bucket_begin_ = 0, bucket_end_ = 0;  ///< gradients that wait for their reduction (elements of the stage)
 };
 
 }  // namespace foresail

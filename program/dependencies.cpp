@@ -5,12 +5,11 @@
 #include <deque>
 #include <map>
 
-#include "ops/op_table.h"
+#include "program/walk.h"
 
 namespace foresail {
 namespace {
 
-constexpr size_t kQueues = 5;
 constexpr int64_t kNever = -1;
 
 struct Range {
@@ -39,8 +38,7 @@ BlockOperands operands_of(const Block& block, int64_t shards) {
   };
   for (const Instruction& instruction : block.instructions) {
     result.first.push_back(result.operands.size());
-    const bool is_op = instruction.kind == InstructionKind::op;
-    const uint32_t accumulating = is_op ? info(instruction.op).accumulating_outputs : 0;
+    const uint32_t accumulating = accumulating_outputs(instruction);
     for (const int32_t input : instruction.inputs) add(input, true, false);
     for (size_t i = 0; i < instruction.outputs.size(); ++i) {
       add(instruction.outputs[i], (accumulating >> i & 1) != 0, true);
@@ -127,7 +125,7 @@ class Pieces {
 };
 
 /// The latest instruction of each queue.
-using Latest = std::array<int64_t, kQueues>;
+using Latest = std::array<int64_t, kQueueCount>;
 
 /// What has happened to a piece of the arena.
 struct History {
@@ -149,7 +147,7 @@ class Derivation {
     needed.fill(kNever);
     for (const Range& range : ranges) need(range, needed);
     if (instruction.kind == InstructionKind::wait_send) release(instruction, queue, needed);
-    for (size_t other = 0; other < kQueues; ++other) {
+    for (size_t other = 0; other < kQueueCount; ++other) {
       if (other == queue || needed[other] <= waited_[queue][other]) continue;
       waited_[queue][other] = needed[other];
       result_.waits.push_back({number_, needed[other], static_cast<Queue>(other)});
@@ -172,7 +170,7 @@ class Derivation {
 
   void need(const Range& range, Latest& needed) const {
     const auto raise = [&](const Latest& latest) {
-      for (size_t q = 0; q < kQueues; ++q) needed[q] = std::max(needed[q], latest[q]);
+      for (size_t q = 0; q < kQueueCount; ++q) needed[q] = std::max(needed[q], latest[q]);
     };
     pieces_.each(range.begin, range.end, [&](size_t piece) {
       raise(history_[piece].written);
@@ -199,7 +197,7 @@ class Derivation {
 
   Pieces pieces_;
   std::vector<History> history_;              // by piece
-  std::array<Latest, kQueues> waited_;        // by waiting queue
+  std::array<Latest, kQueueCount> waited_;    // by waiting queue
   std::map<int32_t, std::deque<Sent>> sent_;  // by channel, not waited for
   Dependencies result_;
   int64_t number_ = 0;
@@ -207,7 +205,7 @@ class Derivation {
 
 /// Queues of the blocks that the schedule may call; a queue that only the startup phase uses costs time, not truth.
 bool uses_one_queue(const Program& program) {
-  std::array<bool, kQueues> used{};
+  std::array<bool, kQueueCount> used{};
   for (const Block& block : program.blocks) {
     for (const Instruction& instruction : block.instructions) used[static_cast<size_t>(instruction.queue)] = true;
   }

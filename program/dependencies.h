@@ -9,6 +9,8 @@
 
 namespace foresail {
 
+inline constexpr size_t kQueueCount = static_cast<size_t>(Queue::host_copy) + 1;
+
 /// Executed instructions are numbered from 0 in issue order: entries of Program::schedule, calls of each entry that it
 /// does not skip, instructions of each call's block. The startup phase is not counted: it runs before the step.
 struct Dependency {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "program/compile.h"
 #include "program/schedule.h"
 
@@ -73,7 +74,7 @@ void batch_divides(const Job& job, const Strategy& strategy, Reasons& reasons) {
 void pipeline_fits(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
   const int64_t chunks = strategy.virtual_stages;
   const int64_t round = strategy.dp * strategy.micro_batch;
-  const int64_t micro_batches = (std::max<int64_t>(job.global_batch, 1) + round - 1) / round;
+  const int64_t micro_batches = divide_up(std::max<int64_t>(job.global_batch, 1), round);
   if (std::string why; !schedule_fits(strategy, micro_batches, &why)) reasons.push_back(why);
   const int64_t stages = strategy.pp * chunks;
   if (stages > model.layers) {

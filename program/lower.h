@@ -1,4 +1,4 @@
-// Turns placed graph nodes into the instructions of a block: buffers, queues, waits.
+// Turns placed graph nodes into the instructions of a block: buffers, queues, workspace.
 #pragma once
 
 #include <functional>

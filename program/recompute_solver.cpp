@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace foresail {
 namespace {
@@ -162,7 +163,7 @@ RecomputeFront FrontSearch::run() {
 std::vector<int64_t> aligned_tensor_bytes(const Graph& graph, int64_t alignment) {
   std::vector<int64_t> bytes;
   for (const GraphTensor& tensor : graph.tensors) {
-    bytes.push_back((tensor.type().bytes() + alignment - 1) / alignment * alignment);
+    bytes.push_back(round_up(tensor.type().bytes(), alignment));
   }
   return bytes;
 }

@@ -100,6 +100,10 @@ int64_t virtual_stage_of(const Strategy& strategy, const VirtualPlace& place) {
 
 int64_t virtual_stage_count(const Strategy& strategy) { return strategy.pp * strategy.virtual_stages; }
 
+bool of_micro_batch(Phase phase) {
+  return phase == Phase::forward || phase == Phase::backward || phase == Phase::weight_gradient;
+}
+
 bool splits_backward(ScheduleKind schedule) { return rule_of(schedule).splits_backward; }
 
 int64_t outgoing_buffers(ScheduleKind schedule) { return rule_of(schedule).outgoing_buffers; }

@@ -22,6 +22,8 @@ VirtualPlace place_of(const Strategy& strategy, int64_t virtual_stage);
 int64_t virtual_stage_of(const Strategy& strategy, const VirtualPlace& place);
 /// pp x virtual_stages.
 int64_t virtual_stage_count(const Strategy& strategy);
+/// Whether an entry of this phase runs for one micro-batch; the other phases run once in a step.
+bool of_micro_batch(Phase phase);
 /// Whether backward is split into input and weight gradients.
 bool splits_backward(ScheduleKind schedule);
 /// Buffers from which a chunk sends in each direction. With one, a stage that is an execution ahead of its neighbour waits
@@ -39,8 +41,8 @@ struct StageSchedule {
 };
 
 /// The training step. Where a virtual stage hands over to the next one on the same rank (the turn of ZB-V, pp = 1), the two
-/// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch. Takes time in proportion to the
-/// entries. Throws (ensure) unless `schedule_fits`.
+/// entries of a micro-batch are neighbours: hidden states and their gradient pass through scratch.
+/// Takes time in proportion to the entries. Throws (ensure) unless `schedule_fits`.
 StageSchedule training_schedule(const Strategy& strategy, int64_t stage, int64_t micro_batches);
 
 /// Forward only (evaluation): one slot per chunk.

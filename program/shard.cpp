@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "program/graph_edit.h"
 #include "program/head_exchange.h"
 
@@ -21,8 +22,6 @@ bool is_cut(const GraphTensor& tensor) {
 bool has_rows(const GraphTensor& tensor) { return !tensor.dims.empty() && tensor.dims[0].name == DimName::tokens; }
 
 bool is_loss_statistic(const GraphTensor& tensor) { return tensor.dims.back() == Dim{DimName::fixed, 3}; }
-
-int64_t ceil_divide(int64_t value, int64_t divisor) { return (value + divisor - 1) / divisor; }
 
 /// Cuts one graph over the ranks of a tensor group.
 class TensorCut {
@@ -154,8 +153,8 @@ int64_t local_size(const Dim& dim, const Cut& cut) {
   if (!cut_by_tensor_parallelism(dim.name)) return dim.size;
   switch (dim.name) {
     case DimName::vocabulary:
-    case DimName::ffn: return ceil_divide(dim.size, cut.tp);
-    case DimName::gate_up: return 2 * ceil_divide(dim.size / 2, cut.tp);  // gate and up are padded each
+    case DimName::ffn: return divide_up(dim.size, cut.tp);
+    case DimName::gate_up: return 2 * divide_up(dim.size / 2, cut.tp);  // gate and up are padded each
     default: break;
   }
   const int64_t held = dim.name == DimName::kv ? dim.size * cut.kv_copies : dim.size;

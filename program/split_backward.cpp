@@ -8,7 +8,8 @@
 namespace foresail {
 namespace {
 
-bool is_input(TensorRole role) { return role == TensorRole::activation || role == TensorRole::layer_output; }
+/// Tensors that nodes of the layer write, as opposed to weights, tokens and what enters it.
+bool is_computed(TensorRole role) { return role == TensorRole::activation || role == TensorRole::layer_output; }
 
 class Splitter {
  public:
@@ -71,7 +72,7 @@ class Splitter {
       result_.kept.insert(input);
       return;
     }
-    if (!is_input(role)) return;  // weights, tokens: always there
+    if (!is_computed(role)) return;  // weights, tokens: always there
     const int node = producer_.at(input);
     const bool forward = node < layer_.forward_nodes;
     if (forward && moves_data_only(nodes()[static_cast<size_t>(node)])) {

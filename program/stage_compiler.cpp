@@ -1,6 +1,11 @@
 #include "program/stage_compiler.h"
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "core/error.h"
 #include "core/round_up.h"
@@ -16,10 +21,6 @@ namespace {
 
 size_t index_of(Phase phase) { return static_cast<size_t>(phase); }
 
-bool of_micro_batch(Phase phase) {
-  return phase == Phase::forward || phase == Phase::backward || phase == Phase::weight_gradient;
-}
-
 /// Assembles the Program of one stage: lists of calls with their blocks, then slots and scratch, then the schedule.
 class StageCompiler {
  public:
@@ -32,8 +33,6 @@ class StageCompiler {
 
  private:
   ChunkLayout chunk_layout(size_t chunk);
-  const LayerBlocks& layer_blocks(const std::vector<std::set<int>>& dropped, size_t index, const Differentiated& layer,
-                                  bool split, const ChunkLayout& layout);
   void keep(Phase phase, CallSequence sequence);
   void step_call(Phase phase, int32_t block, const RegisterFile& base = {}, int64_t layer = -1);
   void for_units(Phase phase, const std::function<std::optional<Block>(const LayerKind&)>& make);
@@ -146,8 +145,7 @@ void StageCompiler::reductions() {
   if (const auto channels = lists_.sent_channels(true); !channels.empty()) {
     step_call(Phase::reduce_gradients, store_.add(wait_block(channels, 0, queues)));
   }
-  const bool overlapped = shape_.strategy.overlap && shape_.strategy.bucket_bytes > 0;
-  if (shape_.mesh.data_ranks() > 1 && !overlapped && !shape_.shards_gradients()) {
+  if (shape_.mesh.data_ranks() > 1 && !shape_.reduces_in_backward() && !shape_.shards_gradients()) {
     if (shape_.shards_state()) {
       for_units_staged(Phase::reduce_gradients,
                        [&](const LayerKind& kind) { return reduce_block(shape_, whole(kind), queues); });

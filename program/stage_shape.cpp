@@ -112,7 +112,7 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   place_chunks(shape, model, stage);
   const int64_t per_round = strategy.dp * strategy.micro_batch;
   shape.global_batch = request.global_batch;
-  shape.micro_batches = (request.global_batch + per_round - 1) / per_round;
+  shape.micro_batches = divide_up(request.global_batch, per_round);
   shape.sequence_length = request.sequence_length;
   shape.rows = strategy.micro_batch * request.sequence_length / strategy.cp;
   shape.hidden_rows = shape.cut.sequence_parallel ? shape.rows / strategy.tp : shape.rows;

@@ -57,6 +57,10 @@ struct StageShape {
   bool shards_parameters() const { return zero_stage == 3; }
   bool shards_gradients() const { return zero_stage >= 2; }
   bool shards_state() const { return zero_stage >= 1; }
+  /// Gradients are reduced as they become whole, not all behind backward. (ZeRO-2 and 3 reduce in every micro-batch.)
+  bool reduces_in_backward() const {
+    return strategy.overlap && strategy.bucket_bytes > 0 && mesh.data_ranks() > 1 && !shards_gradients();
+  }
 };
 
 struct ShapeRequest {

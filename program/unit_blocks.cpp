@@ -1,5 +1,8 @@
 #include "program/unit_blocks.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "core/error.h"
 #include "core/round_up.h"
 #include "program/block_parts.h"

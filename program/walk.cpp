@@ -4,6 +4,10 @@
 
 namespace foresail {
 
+uint32_t accumulating_outputs(const Instruction& instruction) {
+  return instruction.kind == InstructionKind::op ? info(instruction.op).accumulating_outputs : 0;
+}
+
 void touches_of(const Block& block, const Instruction& instruction, const RegisterFile& registers,
                 std::vector<Touch>& touches) {
   touches.clear();
@@ -13,7 +17,7 @@ void touches_of(const Block& block, const Instruction& instruction, const Regist
     touches.push_back({begin, begin + buffer.type.bytes(), index, reads, writes, workspace});
   };
   for (const int32_t input : instruction.inputs) add(input, true, false, false);
-  const uint32_t accumulating = instruction.kind == InstructionKind::op ? info(instruction.op).accumulating_outputs : 0;
+  const uint32_t accumulating = accumulating_outputs(instruction);
   for (size_t i = 0; i < instruction.outputs.size(); ++i) {
     add(instruction.outputs[i], (accumulating >> i & 1) != 0, true, false);
   }

@@ -34,6 +34,9 @@ std::vector<Touch> touches_of(const Block& block, const Instruction& instruction
 void touches_of(const Block& block, const Instruction& instruction, const RegisterFile& registers,
                 std::vector<Touch>& touches);
 
+/// Bit i: output i is read, added to and written. 0 for communication.
+uint32_t accumulating_outputs(const Instruction& instruction);
+
 /// Calls `visit(entry, call, block)` for every execution of a block; with `startup`, for the startup phase before the step.
 template <typename Visit>
 void walk_calls(const Program& program, bool startup, const Visit& visit) {

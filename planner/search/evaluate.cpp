@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "planner/search/evaluate.h"
 #include "program/compile.h"
 
@@ -29,7 +30,7 @@ int64_t memory_per_device(const Machine& machine, int64_t devices) {
   // A profiled host divides its memory among the ranks that run on it, whatever number it was described for.
   const int64_t per_node = std::max<int64_t>(1, machine.devices_per_node);
   const int64_t nodes = std::max<int64_t>(1, machine.devices / per_node);
-  const int64_t ranks_per_node = (devices + nodes - 1) / nodes;
+  const int64_t ranks_per_node = divide_up(devices, nodes);
   return bytes * per_node / std::max<int64_t>(1, ranks_per_node);
 }
 

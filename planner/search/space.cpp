@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "core/round_up.h"
 #include "ops/op_table.h"
 #include "planner/simulator/priced_program.h"
 #include "program/compile.h"
@@ -13,8 +14,6 @@
 
 namespace foresail {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct ScheduleChoice {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
@@ -67,7 +66,7 @@ class Enumeration {
     const int64_t batch = request_.job.global_batch;
     // A batch that dp does not divide is one combination, refused by `legal` with its reason, unless it may be ragged.
     if (batch % strategy_.dp != 0 && !strategy_.ragged_batch) return {1};
-    return divisors(ceil_div(batch, strategy_.dp));
+    return divisors(divide_up(batch, strategy_.dp));
   }
 
   std::vector<ScheduleChoice> schedules() const {
@@ -143,7 +142,7 @@ std::vector<int64_t> divisors(int64_t value) {
 Space space_of(const SearchRequest& request, int64_t devices) { return Enumeration(request, devices).run(); }
 
 int64_t micro_batches_of(const Job& job, const Strategy& strategy) {
-  return ceil_div(job.global_batch, strategy.dp * strategy.micro_batch);
+  return divide_up(job.global_batch, strategy.dp * strategy.micro_batch);
 }
 
 Strategy plain_variant(const Strategy& strategy) {

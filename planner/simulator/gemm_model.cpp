@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace foresail {
 namespace {
@@ -23,8 +24,6 @@ constexpr double kUnalignedRate = 0.3;
 constexpr int64_t kAlignment = 8;
 constexpr double kPartialSumBytes = 8;  // one fp32 partial sum written and read again
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 double gemm_seconds(const GemmWork& shape, const GemmDevice& device) {
@@ -33,13 +32,13 @@ double gemm_seconds(const GemmWork& shape, const GemmDevice& device) {
   const double rate = device.peak_flops_per_second * device.matrix_efficiency * aligned;
   double best = std::numeric_limits<double>::infinity();
   for (const Tile& tile : kTiles) {
-    const int64_t tiles = ceil_div(shape.m, tile.m) * ceil_div(shape.n, tile.n) * shape.batch;
+    const int64_t tiles = divide_up(shape.m, tile.m) * divide_up(shape.n, tile.n) * shape.batch;
     for (const int64_t split : kSplits) {
       if (split > 1 &&
           (shape.k / split < kLeastSplitK || tiles * split > kMostWavesWhenSplit * device.multiprocessors)) {
         continue;
       }
-      const double waves = static_cast<double>(ceil_div(tiles * split, device.multiprocessors));
+      const double waves = static_cast<double>(divide_up(tiles * split, device.multiprocessors));
       const double depth = static_cast<double>(shape.k) / split + device.ramp_k;
       const double flops = waves * device.multiprocessors * 2.0 * tile.m * tile.n * depth;
       const double partial_sums = split == 1 ? 0 : kPartialSumBytes * split * shape.m * shape.n * shape.batch;

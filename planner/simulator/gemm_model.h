@@ -5,6 +5,7 @@
 
 namespace foresail {
 
+/// Multiplies [m, k] by [k, n], `batch` times.
 struct GemmWork {
   int64_t m = 1, n = 1, k = 1, batch = 1;
   double bytes = 0;  ///< that must cross memory at least once

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/round_up.h"
 
 namespace foresail {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Groups of one kind on a stage: `count` ranks, `stride` apart; `stride` such groups lie side by side in a block of
 /// neighbouring ranks, and the blocks follow each other.
@@ -26,7 +25,7 @@ GroupSpan strided_span(int64_t first, int64_t count, int64_t stride, int64_t gro
     const int64_t last_node = (start + (count - 1) * stride) / devices_per_node;
     nodes = std::max(nodes, std::min(count, last_node - first_node + 1));
   }
-  span.per_node = ceil_div(count, nodes);
+  span.per_node = divide_up(count, nodes);
   span.sibling_groups_per_node = nodes == 1 ? 1 : std::min(groups, devices_per_node);
   return span;
 }

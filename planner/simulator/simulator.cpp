@@ -10,11 +10,11 @@
 
 #include "core/error.h"
 #include "planner/simulator/priced_program.h"
+#include "program/dependencies.h"
 
 namespace foresail {
 namespace {
 
-constexpr size_t kQueues = 5;
 constexpr size_t kGroups = kGroupKinds;
 constexpr double kNotYet = -1;
 
@@ -42,8 +42,8 @@ struct Stage {
   int64_t number = 0;            // of the next instruction (program/dependencies.h)
   size_t wait = 0, awaited = 0;  // next of PricedProgram::waits and ::awaited
   bool arrived = false;          // at the joint collective it stands before
-  std::array<double, kQueues> free_at{};
-  std::array<Played, kQueues> latest{};                  // of each queue
+  std::array<double, kQueueCount> free_at{};
+  std::array<Played, kQueueCount> latest{};              // of each queue
   std::vector<Played> awaited_played;                    // by position in PricedProgram::awaited
   std::array<size_t, kGroups> joint_count{};             // joint collectives passed, by group kind
   std::map<int32_t, std::vector<uint64_t>> outstanding;  // sends by channel

@@ -19,19 +19,19 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// Events of all queues in the order in which they began; those of one queue keep theirs.
-void merge_traces(std::array<std::vector<TraceEvent>, kQueues>& queues, std::vector<TraceEvent>& merged) {
-  std::array<size_t, kQueues> next{};
+void merge_traces(std::array<std::vector<TraceEvent>, kQueueCount>& queues, std::vector<TraceEvent>& merged) {
+  std::array<size_t, kQueueCount> next{};
   merged.clear();
   while (true) {
-    size_t earliest = kQueues;
-    for (size_t queue = 0; queue < kQueues; ++queue) {
+    size_t earliest = kQueueCount;
+    for (size_t queue = 0; queue < kQueueCount; ++queue) {
       if (next[queue] == queues[queue].size()) continue;
-      if (earliest == kQueues ||
+      if (earliest == kQueueCount ||
           queues[queue][next[queue]].begin_seconds < queues[earliest][next[earliest]].begin_seconds) {
         earliest = queue;
       }
     }
-    if (earliest == kQueues) return;
+    if (earliest == kQueueCount) return;
     merged.push_back(queues[earliest][next[earliest]++]);
   }
 }
@@ -57,10 +57,10 @@ struct Executor::State {
   KernelContext rank_context;  ///< what is the same in all calls
   std::vector<ExecutedCall> calls;
   QueuePlan plan;                                         ///< empty if serial
-  std::array<Frame, kQueues> frames;                      ///< by queue: where its thread stands
+  std::array<Frame, kQueueCount> frames;                  ///< by queue: where its thread stands
   std::vector<std::vector<Communicator::Request>> sends;  ///< outstanding, by channel; the plan orders their use
   bool tracing = false;
-  std::array<std::vector<TraceEvent>, kQueues> queue_traces;
+  std::array<std::vector<TraceEvent>, kQueueCount> queue_traces;
   std::vector<TraceEvent> trace;
   Clock::time_point step_start;
   std::unique_ptr<QueueEngine> engine;  ///< none if serial; last: its threads use everything above
@@ -300,7 +300,7 @@ void Executor::enable_trace() {
     total += state.blocks[static_cast<size_t>(call.call->block)].instructions.size();
   }
   state.trace.reserve(total);
-  for (size_t queue = 0; queue < kQueues; ++queue) {
+  for (size_t queue = 0; queue < kQueueCount; ++queue) {
     state.queue_traces[queue].reserve(state.engine == nullptr && queue == 0 ? total : state.plan.items[queue].size());
   }
   state.tracing = true;

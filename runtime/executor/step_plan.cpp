@@ -25,7 +25,7 @@ struct Place {
 };
 
 /// By queue: how many of its items must have finished.
-using Progress = std::array<int32_t, kQueues>;
+using Progress = std::array<int32_t, kQueueCount>;
 
 /// What instructions share beside bytes: a group's communicator, a channel's outstanding sends.
 class Resources {
@@ -49,7 +49,7 @@ class Planner {
   Planner(const std::vector<ExecutedCall>& calls, const std::vector<BoundBlock>& blocks,
           const Dependencies& dependencies)
       : calls_(calls), blocks_(blocks), dependencies_(dependencies) {
-    plan_.work.resize(kQueues);
+    plan_.work.resize(kQueueCount);
   }
 
   QueuePlan plan() {
@@ -87,7 +87,7 @@ class Planner {
   /// Adds the waits that the queue has not already waited for.
   void wait(size_t queue, const Progress& needed) {
     QueueWork& work = plan_.work[queue];
-    for (size_t other = 0; other < kQueues; ++other) {
+    for (size_t other = 0; other < kQueueCount; ++other) {
       if (other == queue || needed[other] <= waited_[queue][other]) continue;
       waited_[queue][other] = needed[other];
       work.waits.push_back({static_cast<int32_t>(other), needed[other]});
@@ -100,7 +100,7 @@ class Planner {
   const Dependencies& dependencies_;
   size_t next_dependency_ = 0;
   std::vector<Place> places_;  // by number of the executed instruction
-  std::array<Progress, kQueues> waited_{};
+  std::array<Progress, kQueueCount> waited_{};
   Resources resources_;
   QueuePlan plan_;
 };

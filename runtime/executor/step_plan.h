@@ -13,8 +13,6 @@
 
 namespace foresail {
 
-inline constexpr size_t kQueues = static_cast<size_t>(Queue::host_copy) + 1;
-
 /// A call that is executed; points into the Program.
 struct ExecutedCall {
   const ScheduleEntry* entry = nullptr;
@@ -36,7 +34,7 @@ struct PlannedInstruction {
 };
 
 struct QueuePlan {
-  std::array<std::vector<PlannedInstruction>, kQueues> items;
+  std::array<std::vector<PlannedInstruction>, kQueueCount> items;
   std::vector<QueueWork> work;  ///< by queue
 };
 

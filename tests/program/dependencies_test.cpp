@@ -10,7 +10,6 @@
 namespace foresail {
 namespace {
 
-constexpr size_t kQueues = 5;
 using Edge = std::tuple<int64_t, int64_t, Queue>;
 
 std::vector<Edge> edges_of(const Program& program) {
@@ -219,8 +218,8 @@ TEST(Dependencies, OrderEveryCollidingPairAndWaitOnlyForCollisions) {
     waits += edges.size();
     const size_t count = random.accesses.size();
     // after[i][q]: the latest instruction of queue q that is known to have finished when i starts.
-    std::vector<std::array<int64_t, kQueues>> after(count);
-    std::array<int64_t, kQueues> last_of_queue;
+    std::vector<std::array<int64_t, kQueueCount>> after(count);
+    std::array<int64_t, kQueueCount> last_of_queue;
     last_of_queue.fill(-1);
     size_t edge = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -228,7 +227,7 @@ TEST(Dependencies, OrderEveryCollidingPairAndWaitOnlyForCollisions) {
       const auto join = [&](int64_t earlier) {
         if (earlier < 0) return;
         const auto& known = after[static_cast<size_t>(earlier)];
-        for (size_t q = 0; q < kQueues; ++q) after[i][q] = std::max(after[i][q], known[q]);
+        for (size_t q = 0; q < kQueueCount; ++q) after[i][q] = std::max(after[i][q], known[q]);
         auto& own = after[i][random.accesses[static_cast<size_t>(earlier)].queue];
         own = std::max(own, earlier);
       };
