@@ -96,7 +96,7 @@ class Walk {
 /// instructions among themselves need no order. Bytes that only the compute queue touches are in no piece.
 class Pieces {
  public:
-  explicit Pieces(std::vector<std::pair<int64_t, int64_t>> ranges) {
+  explicit Pieces(const std::vector<std::pair<int64_t, int64_t>>& ranges) {
     std::map<int64_t, int> open;  // change of the number of ranges that cover the bytes from here on
     for (const auto& [begin, end] : ranges) ++open[begin], --open[end];
     int covering = 0;

@@ -9,6 +9,7 @@
 
 namespace foresail::testing {
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest looks for this name
 inline void PrintTo(const Task& task, std::ostream* out) { *out << task.name; }
 
 /// "cpu small-llama dp=2,... batch=12,unfused": what single_task takes.

@@ -36,6 +36,7 @@ struct Backend {
 
 inline const Backend kBackends[] = {{"reference", DType::f64, 1e-12, 1e-12}, {"cpu", DType::f32, 2e-6, 5e-6}};
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest looks for this name
 inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 
 inline std::string name_of_backend(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }

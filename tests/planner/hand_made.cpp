@@ -153,15 +153,15 @@ void add_optimizer(std::vector<Program>& stages, bool clips, int64_t seconds) {
   }
 }
 
-Program sequence(std::vector<std::pair<Phase, Block>> blocks, Mesh mesh) {
+Program sequence(const std::vector<std::pair<Phase, Block>>& blocks, const Mesh& mesh) {
   Program program;
   program.name = "train";
   program.mesh = mesh;
   program.chunks.resize(1);
-  for (auto& [phase, block] : blocks) {
+  for (const auto& [phase, block] : blocks) {
     const bool first = program.calls[static_cast<size_t>(phase)].empty();
     if (first) program.schedule.push_back({phase, 0, 0, 0, 0, true});
-    add_call(program, phase, 0, std::move(block));
+    add_call(program, phase, 0, block);
   }
   return program;
 }

@@ -67,7 +67,7 @@ std::vector<Program> pipeline(int stages, int micro_batches, int64_t forward, in
 void add_optimizer(std::vector<Program>& stages, bool clips, int64_t seconds);
 
 /// One stage that runs `blocks` once each, in order, in these phases.
-Program sequence(std::vector<std::pair<Phase, Block>> blocks, Mesh mesh = {});
+Program sequence(const std::vector<std::pair<Phase, Block>>& blocks, const Mesh& mesh = {});
 
 /// A mesh of these degrees without ZeRO.
 Mesh mesh_of(int pp, int dp, int tp);

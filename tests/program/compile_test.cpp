@@ -58,6 +58,7 @@ TEST_P(Compiled, ArenaIsTight) {
   }
 }
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest looks for this name
 void PrintTo(const Case& c, std::ostream* out) {
   *out << c.model << " " << c.strategy << (c.fused ? "" : " unfused") << (c.unfused_attention ? " scores" : "");
 }

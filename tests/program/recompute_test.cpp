@@ -75,6 +75,7 @@ struct Outcome {
   Names kept, replayed;
   bool operator==(const Outcome&) const = default;
 };
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest looks for this name
 void PrintTo(const Outcome& outcome, std::ostream* out) {
   *out << fmt::format("kept {} replayed {}", fmt::join(outcome.kept, " "), fmt::join(outcome.replayed, " "));
 }

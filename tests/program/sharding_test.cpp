@@ -23,6 +23,7 @@ struct ShardingCase {
   bool unfused_attention = false;
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest looks for this name
 void PrintTo(const ShardingCase& test, std::ostream* out) { *out << test.name; }
 
 Cut tensor(int64_t tp, bool sequence_parallel = false, int64_t kv_copies = 1) {

@@ -135,9 +135,9 @@ std::vector<ValuePair> all_pairs() {
   std::vector<ValuePair> pairs;
   for (size_t f = 0; f < kFactors; ++f) {
     for (size_t g = f + 1; g < kFactors; ++g) {
-      for (uint8_t a = 0; a < values_of(factor_at(f)).size(); ++a) {
-        for (uint8_t b = 0; b < values_of(factor_at(g)).size(); ++b) {
-          pairs.push_back({factor_at(f), factor_at(g), a, b});
+      for (size_t a = 0; a < values_of(factor_at(f)).size(); ++a) {
+        for (size_t b = 0; b < values_of(factor_at(g)).size(); ++b) {
+          pairs.push_back({factor_at(f), factor_at(g), static_cast<uint8_t>(a), static_cast<uint8_t>(b)});
         }
       }
     }
