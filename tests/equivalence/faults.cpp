@@ -53,8 +53,9 @@ class TamperedDevice final : public Device {
   Tamper after_;
 };
 
-auto tampered(OpKind kind, const TamperedDevice::Before& before, const Tamper& after) {
-  return [=](std::unique_ptr<Device> device) -> std::unique_ptr<Device> {
+auto tampered(OpKind kind, TamperedDevice::Before before, Tamper after) {
+  return [kind, before = std::move(before),
+          after = std::move(after)](std::unique_ptr<Device> device) -> std::unique_ptr<Device> {
     return std::make_unique<TamperedDevice>(std::move(device), kind, before, after);
   };
 }
