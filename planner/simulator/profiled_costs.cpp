@@ -112,6 +112,7 @@ class ProfiledCosts final : public CostModel {
   void remember(const std::string& what, const std::string& source) const;
 
   std::string machine_name_;
+  Machine machine_;              // its tables are looked up as long as the costs live
   std::vector<Source> sources_;  // nearest first
   OpCostTable ops_;              // of the nearest
   bool exact_ = false;
@@ -135,9 +136,9 @@ double quickest_op(const ProfileTable& table) {
 }
 
 ProfiledCosts::ProfiledCosts(const Machine& machine, int ranks, int threads)
-    : machine_name_(machine.name), ops_(*nearest_first(machine, ranks, threads).front()) {
+    : machine_name_(machine.name), machine_(machine), ops_(*nearest_first(machine_, ranks, threads).front()) {
   const auto load = [&](int r, int t) { return std::max(1.0, static_cast<double>(r) * t / machine.cores); };
-  for (const ProfileTable* table : nearest_first(machine, ranks, threads)) {
+  for (const ProfileTable* table : nearest_first(machine_, ranks, threads)) {
     const double away = octaves(ranks, table->ranks) + octaves(threads, table->threads);
     sources_.push_back({table, CommCostTable(*table, machine.name), 1, kSpreadPerOctaveOfRanks * away,
                         fmt::format("{} ranks of {} threads", table->ranks, table->threads)});
