@@ -111,7 +111,6 @@ class ProfiledCosts final : public CostModel {
   Cost measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const;
   void remember(const std::string& what, const std::string& source) const;
 
-  std::string machine_name_;
   Machine machine_;              // its tables are looked up as long as the costs live
   std::vector<Source> sources_;  // nearest first
   OpCostTable ops_;              // of the nearest
@@ -136,7 +135,7 @@ double quickest_op(const ProfileTable& table) {
 }
 
 ProfiledCosts::ProfiledCosts(const Machine& machine, int ranks, int threads)
-    : machine_name_(machine.name), machine_(machine), ops_(*nearest_first(machine_, ranks, threads).front()) {
+    : machine_(machine), ops_(*nearest_first(machine_, ranks, threads).front()) {
   const auto load = [&](int r, int t) { return std::max(1.0, static_cast<double>(r) * t / machine.cores); };
   for (const ProfileTable* table : nearest_first(machine_, ranks, threads)) {
     const double away = octaves(ranks, table->ranks) + octaves(threads, table->threads);
@@ -175,7 +174,7 @@ Cost ProfiledCosts::op_seconds(const OpInstance& op) const {
   if (const auto cost = ops_.find(key)) return {cost->seconds * sources_.front().dilation, cost->spread};
   if (const auto cost = elsewhere(key)) return *cost;
   if (const auto cost = by_bandwidth(op)) return *cost;
-  throw_bad_input(fmt::format("machine '{}': operator '{}'", machine_name_, key), "nothing of its kind was measured",
+  throw_bad_input(fmt::format("machine '{}': operator '{}'", machine_.name, key), "nothing of its kind was measured",
                   "run foresail profile --for MODEL with the model to be planned");
 }
 
@@ -217,7 +216,7 @@ Cost ProfiledCosts::measured_comm(const std::string& kind, int64_t group_size, i
     if (&source != &sources_.front()) remember(kind, source.text);
     return {cost->seconds * source.dilation, cost->spread + source.spread};
   }
-  throw_bad_input(fmt::format("machine '{}': collective '{}'", machine_name_, kind), "it was not measured",
+  throw_bad_input(fmt::format("machine '{}': collective '{}'", machine_.name, kind), "it was not measured",
                   "run foresail profile --ranks N with N >= 2");
 }
 
