@@ -107,40 +107,37 @@ void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Bindi
              std::move(zones)});
 }
 
-/// ZeRO-3: makes the units' parameters whole; the bindings by which a block reads them.
-std::vector<Binding> ChunkLists::gather(const std::vector<Held>& units) {
+/// A buffer for each unit's part, made ready by a call of the block for it; the bindings by which other blocks find it.
+std::vector<Binding> ChunkLists::prepare(const std::vector<Held>& units, const char* what, DType dtype,
+                                         Register (UnitPart::*base)() const,
+                                         const std::function<Block(const UnitPart&)>& make) {
   std::vector<Binding> bindings;
-  if (!shape_.shards_parameters()) return bindings;
-  const int64_t element = size_of(shape_.precision.parameter);
   for (const Held& unit : units) {
     const UnitPart& part = unit.part;
     if (part.elements() == 0) continue;
-    const int32_t block =
-        shared(key_of("gather", part), [&] { return store_.add(gather_block(shape_, part, store_.queues())); });
-    const Binding binding{part.parameter(), list_.add_item(part.elements() * element), part.begin * element};
+    const int32_t block = shared(key_of(what, part), [&] { return store_.add(make(part)); });
+    const Binding binding{(part.*base)(), list_.add_item(part.elements() * size_of(dtype)),
+                          part.begin * size_of(dtype)};
     call(block, registers(unit), {binding});
     bindings.push_back(binding);
   }
   return bindings;
+}
+
+/// ZeRO-3: makes the units' parameters whole.
+std::vector<Binding> ChunkLists::gather(const std::vector<Held>& units) {
+  if (!shape_.shards_parameters()) return {};
+  return prepare(units, "gather", shape_.precision.parameter, &UnitPart::parameter,
+                 [&](const UnitPart& part) { return gather_block(shape_, part, store_.queues()); });
 }
 
 /// ZeRO-2 and 3: zeroed accumulators for what a block adds.
 std::vector<Binding> ChunkLists::zero(const std::vector<Held>& units) {
-  std::vector<Binding> bindings;
-  if (!shape_.shards_gradients()) return bindings;
-  const int64_t element = size_of(shape_.precision.gradient);
-  for (const Held& unit : units) {
-    const UnitPart& part = unit.part;
-    if (part.elements() == 0) continue;
-    const int32_t block = shared(key_of("zero", part), [&] { return store_.add(zero_block(shape_, part)); });
-    const Binding binding{part.gradient(), list_.add_item(part.elements() * element), part.begin * element};
-    call(block, registers(unit), {binding});
-    bindings.push_back(binding);
-  }
-  return bindings;
+  if (!shape_.shards_gradients()) return {};
+  return prepare(units, "zero", shape_.precision.gradient, &UnitPart::gradient,
+                 [&](const UnitPart& part) { return zero_block(shape_, part); });
 }
 
-/// ZeRO-2 and 3: what a block has added is summed over the data ranks and kept in shares.
 void ChunkLists::reduce(const std::vector<Held>& units, const std::vector<Binding>& transients) {
   size_t next = 0;
   for (const Held& unit : units) {

@@ -82,6 +82,8 @@ class ChunkLists {
   void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {},
             std::vector<ZoneBinding> zones = {}, bool last_only = false);
 
+  std::vector<Binding> prepare(const std::vector<Held>& units, const char* what, DType dtype,
+                               Register (UnitPart::*base)() const, const std::function<Block(const UnitPart&)>& make);
   std::vector<Binding> gather(const std::vector<Held>& units);
   std::vector<Binding> zero(const std::vector<Held>& units);
   void reduce(const std::vector<Held>& units, const std::vector<Binding>& transients);

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -155,14 +156,9 @@ bool parse_flag(std::string_view key, const std::string& text, const std::string
 }
 
 void set_key(Strategy& strategy, const std::string& key, const std::string& text, const std::string& source) {
-  for (const NumberKey& number : kNumberKeys) {
-    if (number.name == key) {
-      strategy.*number.field = parse_number(number, text, source);
-      return;
-    }
-  }
-  for (const NumberKey& number : kFurtherNumberKeys) {
-    if (number.name == key) {
+  for (const std::span<const NumberKey> numbers : {std::span<const NumberKey>(kNumberKeys), {kFurtherNumberKeys}}) {
+    for (const NumberKey& number : numbers) {
+      if (number.name != key) continue;
       strategy.*number.field = parse_number(number, text, source);
       return;
     }
