@@ -15,6 +15,34 @@ enum class NormKind : uint8_t { layer_norm, rms_norm };
 enum class ActivationKind : uint8_t { gelu_tanh, swiglu };
 enum class PositionKind : uint8_t { learned, rope };
 
+/// How a router turns its logits into the probabilities of experts.
+enum class RouterScoring : uint8_t { softmax, sigmoid };
+/// How groups of experts are ranked where a token may only use some of them (DeepSeek-V2, section 2.1.2; V3, 2.1.2).
+enum class GroupScore : uint8_t { best_expert, sum_of_best_two };
+
+/// A mixture of experts in place of the dense FFN (`experts` = 0: none). An expert is a SwiGLU of width `expert_ffn`.
+struct ExpertSpec {
+  int64_t experts = 0, experts_per_token = 0, expert_ffn = 0;
+  int64_t shared_ffn = 0;          ///< width of all shared experts together; 0: none
+  int64_t first_dense_layers = 0;  ///< leading layers that have a dense FFN
+  RouterScoring scoring = RouterScoring::softmax;
+  bool correction_bias = false;  ///< added to the scores that choose experts, not to the gates (DeepSeek-V3)
+  bool normalise_gates = true;   ///< the gates of a token sum to 1 before `gate_scale`
+  double gate_scale = 1;
+  int64_t groups = 1, groups_per_token = 1;  ///< a token's experts come from its best groups; 1 and 1: no groups
+  GroupScore group_score = GroupScore::best_expert;
+  double balance_coefficient = 0;  ///< of the load-balance loss, per sequence
+  double z_coefficient = 0;        ///< of the router z loss (Zoph et al. 2022, equation 5)
+};
+
+/// Multi-head latent attention (DeepSeek-V2, section 2.1); `kv_rank` = 0: none. ModelSpec::head_dim is then that of
+/// queries and keys: nope_dim + rope_dim.
+struct LatentAttentionSpec {
+  int64_t query_rank = 0;  ///< 0: queries are not compressed
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0, rope_dim = 0, value_dim = 0;
+};
+
 struct ModelSpec {
   std::string name;    ///< catalogue name or the config's folder
   std::string family;  ///< "gpt2", "llama", "mistral", "qwen2", "qwen3": a label for people
@@ -34,6 +62,8 @@ struct ModelSpec {
   int64_t rope_original_positions = 0;
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
   double init_standard_deviation = 0.02;
+  ExpertSpec moe;
+  LatentAttentionSpec latent;
   bool scale_residual_init = false;  ///< GPT-2: output projections at std / sqrt(2 layers)
 };
 
