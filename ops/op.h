@@ -96,7 +96,7 @@ enum class CountRule : uint8_t {
 };
 
 /// Position encodings by rotation (Su et al. 2021) and their length extensions.
-enum class RopeScaling : uint8_t { none, linear, llama3 };
+enum class RopeScaling : uint8_t { none, linear, llama3, yarn };
 
 /// The attributes of all kinds in one plain record; a kind reads only its own. Sizes are this rank's.
 struct OpAttributes {

@@ -39,7 +39,7 @@ constexpr const char* kPhaseNames[] = {"startup",         "begin_step",       "f
                                        "weight_gradient", "reduce_gradients", "grad_norm", "update"};
 static_assert(std::size(kPhaseNames) == kPhaseCount);
 constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody"};
-constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3"};
+constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3", "yarn"};
 
 template <typename Enum, size_t N>
 const char* name_in(const char* const (&names)[N], Enum value) {
