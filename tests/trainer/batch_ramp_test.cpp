@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/trainer/start.h"
+#include "core/error.h"
 #include "tests/trainer/small_run.h"
 
 namespace foresail {
