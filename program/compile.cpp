@@ -15,17 +15,6 @@ ShapeRequest request_of(const Job& job) {
   return {job.sequence_length, job.global_batch, precision_of(job), job.dropout};
 }
 
-/// `request.global_batch` need not be the job's: the data of every Program of the set have room for that one.
-Program compile_step(const ModelSpec& model, const Job& job, ShapeRequest request, const Strategy& strategy,
-                     const Target& target, int stage, const WorkspaceOf& workspace_of) {
-  request.largest_batch = job.global_batch;
-  const StageShape shape = shape_stage(model, request, strategy, target, stage);
-  Program train = compile_training(shape, target, workspace_of, stage);
-  const double tokens = static_cast<double>(request.global_batch) * static_cast<double>(job.sequence_length);
-  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
-  return train;
-}
-
 /// The back ends that execute here convert between f32 and f64 only (kernels/: OpKind::cast).
 void require_reducible(const Job& job, const Strategy& strategy, const Target& target) {
   const DType gradient = precision_of(job).gradient;
@@ -49,6 +38,17 @@ void require_legal(const ModelSpec& model, const Job& job, const Strategy& strat
                     "use context=all_to_all or a target with fused attention");
   }
   require_reducible(job, strategy, target);
+}
+
+/// `request.global_batch` need not be the job's: the data of every Program of the set have room for that one.
+Program compile_step(const ModelSpec& model, const Job& job, ShapeRequest request, const Strategy& strategy,
+                     const Target& target, int stage, const WorkspaceOf& workspace_of) {
+  request.largest_batch = job.global_batch;
+  const StageShape shape = shape_stage(model, request, strategy, target, stage);
+  Program train = compile_training(shape, target, workspace_of, stage);
+  const double tokens = static_cast<double>(request.global_batch) * static_cast<double>(job.sequence_length);
+  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
+  return train;
 }
 
 /// Whatever survives a step lies at the same place in both.

@@ -144,7 +144,7 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
 }
 
 std::string probe_loss(Session& session, const TrainerOptions& options, int64_t samples_consumed) {
-  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1));
+  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1).value());
 }
 
 StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options) {

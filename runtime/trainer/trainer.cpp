@@ -154,19 +154,13 @@ void Trainer::checkpoint(int64_t step) {
 /// whose last step is made is finished all the same.
 void Trainer::evaluate(StepRecord& record) {
   const auto begin = Clock::now();
-  const int64_t batches = session_.job.evaluation_batches;
-  const int64_t batch = global_batch_of(session_.programs.evaluate);
-  double sum = 0;
-  for (int64_t i = 0; i < batches; ++i) {
-    if (asked_to_stop()) {
-      report_.stopped = record.step != options_.stop_after;
-      event({"evaluation_stopped", record.step, fmt::format("after {} of {} batches", i, batches), "",
-             seconds_since(begin)});
-      return;
-    }
-    sum += evaluate_loss(session_, options_.validation, i * batch, 1);
+  record.validation_loss = evaluate_loss(session_, options_.validation, 0, session_.job.evaluation_batches,
+                                         [this] { return asked_to_stop(); });
+  if (!record.validation_loss) {
+    report_.stopped = record.step != options_.stop_after;
+    event({"evaluation_stopped", record.step, "by a stop request", "", seconds_since(begin)});
+    return;
   }
-  record.validation_loss = sum / static_cast<double>(batches);
   report_.validation_loss = record.validation_loss;
   event({"evaluation", record.step, fmt::format("validation loss {:.6f}", *record.validation_loss), "",
          seconds_since(begin)});
@@ -205,7 +199,8 @@ TrainerReport Trainer::run() {
 
 }  // namespace
 
-double evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches) {
+std::optional<double> evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches,
+                                    const std::function<bool()>& stop) {
   Executor& executor = *session.evaluate;
   const Program& program = session.programs.evaluate;
   const int64_t batch = global_batch_of(program);
@@ -213,6 +208,7 @@ double evaluate_loss(Session& session, const SampleReader& read, int64_t first, 
   session.switch_to(executor);
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
+    if (stop && stop()) return std::nullopt;
     fill_batch(executor, program, session.place, first + i * batch, read, sample);
     executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
     executor.step();

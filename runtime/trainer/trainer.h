@@ -72,7 +72,9 @@ struct TrainerReport {
 /// every rank.
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options);
 
-/// Mean loss of `batches` global batches from sample `first` on, with the evaluation Program. Collective.
-double evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches);
+/// Mean loss of `batches` global batches from sample `first` on, with the evaluation Program; none if `stop`, asked before
+/// each of them, wants no more: all ranks must hear the same answer. Collective.
+std::optional<double> evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches,
+                                    const std::function<bool()>& stop = {});
 
 }  // namespace foresail
