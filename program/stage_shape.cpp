@@ -153,7 +153,7 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   arena.constants = take(constant >= 0 ? shape.block.graph.tensors[constant].type().bytes() : 0);
   arena.data = take(shape.first || shape.last ? shape.most_micro_batches * data_stride(shape) : 0);
   arena.parameters = take(shard_of(shape, shape.shards_parameters()) * size_of(shape.precision.parameter));
-  arena.gradients = take(training ? shard_of(shape, shape.shards_gradients()) * size_of(shape.precision.gradient) : 0);
+  arena.gradients = take(training ? shard_of(shape, shape.shards_gradients()) * size_of(shape.accumulate_dtype()) : 0);
   arena.master = take(training && shape.precision.master_copy ? kept * size_of(DType::f32) : 0);
   arena.moment1 = take(training ? kept * size_of(shape.precision.moment) : 0);
   arena.moment2 = take(training ? kept * size_of(shape.precision.moment) : 0);
@@ -200,9 +200,9 @@ RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena,
   };
   const Precision& precision = shape.precision;
   if (!shape.shards_parameters()) set(Register::parameter, arena.parameters, precision.parameter, false);
-  if (!shape.shards_gradients()) set(Register::gradient, arena.gradients, precision.gradient, false);
+  if (!shape.transient_gradients()) set(Register::gradient, arena.gradients, precision.gradient, false);
   set(Register::parameter_shard, arena.parameters, precision.parameter, shape.shards_parameters());
-  set(Register::gradient_shard, arena.gradients, precision.gradient, shape.shards_gradients());
+  set(Register::gradient_shard, arena.gradients, shape.accumulate_dtype(), shape.shards_gradients());
   set(Register::master, arena.master, DType::f32, shape.shards_state());
   set(Register::moment1, arena.moment1, precision.moment, shape.shards_state());
   set(Register::moment2, arena.moment2, precision.moment, shape.shards_state());
@@ -210,7 +210,7 @@ RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena,
     registers[static_cast<size_t>(Register::tied_parameter)] =
         shape.shards_parameters() ? 0 : arena.parameters.offset + shape.embedding_offset * size_of(precision.parameter);
     registers[static_cast<size_t>(Register::tied_gradient)] =
-        shape.shards_gradients() ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
+        shape.transient_gradients() ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
   }
   return registers;
 }

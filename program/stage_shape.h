@@ -58,6 +58,13 @@ struct StageShape {
   bool shards_parameters() const { return zero_stage == 3; }
   bool shards_gradients() const { return zero_stage >= 2; }
   bool shards_state() const { return zero_stage >= 1; }
+  /// Of the persistent gradients: what micro-batches are summed in.
+  DType accumulate_dtype() const { return strategy.accumulate_dtype.value_or(precision.gradient); }
+  /// Of gradients while ranks sum them.
+  DType reduce_dtype() const { return strategy.reduce_dtype.value_or(accumulate_dtype()); }
+  /// Kernels add to a micro-batch's own gradients, which are then added to those that persist: a shard, or in another
+  /// element type than the kernels'.
+  bool transient_gradients() const { return shards_gradients() || accumulate_dtype() != precision.gradient; }
   /// Gradients are reduced as they become whole, not all behind backward. (ZeRO-2 and 3 reduce in every micro-batch.)
   bool reduces_in_backward() const {
     return strategy.overlap && strategy.bucket_bytes > 0 && mesh.data_ranks() > 1 && !shards_gradients();
@@ -87,8 +94,8 @@ int64_t data_stride(const StageShape& shape);
 std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind, const StageShape& shape,
                                        const ArenaMap& arena);
 
-/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). Where ZeRO shards a segment,
-/// `parameter` and `gradient` stay 0: they are gathered or transient and placed per call.
+/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). `parameter` stays 0 where it is
+/// gathered, `gradient` where it is transient: they are placed per call.
 RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset);
 
 }  // namespace foresail
