@@ -63,6 +63,7 @@ struct Weight {
   Init init;
   bool decay = true;    ///< weight decay applies (false for norms and biases)
   std::string tied_to;  ///< name of the weight of the embedding unit that this one is, or empty
+  bool frozen = false;  ///< keeps its values: backward makes no gradient for it alone
 };
 
 enum class TensorRole : uint8_t {

@@ -1,6 +1,7 @@
 #include "program/autodiff.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -44,6 +45,8 @@ class Backward final : public GradientBuilder {
   void step_back(const Node& node);
   void step_back_collective(const Node& node);
   void note_shares(const Node& node);
+  bool is_wanted(int output, const std::set<int>& read) const;
+  void drop_gradients_of_frozen();
   void finish();
 
   Differentiated result_;
@@ -197,6 +200,33 @@ void Backward::step_back(const Node& node) {
   note_shares(node);
 }
 
+/// Whether a backward node that writes `output` is needed: for what others read, for what leaves the graph.
+bool Backward::is_wanted(int output, const std::set<int>& read) const {
+  const GraphTensor& what = tensor(output);
+  if (read.count(output) != 0) return true;
+  if (what.role != TensorRole::weight_gradient) return what.role != TensorRole::activation;
+  return !result_.graph.weights.at(static_cast<size_t>(what.weight)).frozen;
+}
+
+/// Nodes that serve nothing but gradients of frozen weights are left out. A node that makes such a gradient beside others
+/// (of a norm's weight beside its input's) stays, and nobody reads it.
+void Backward::drop_gradients_of_frozen() {
+  auto& nodes = result_.graph.nodes;
+  const auto& weights = result_.graph.weights;
+  if (std::none_of(weights.begin(), weights.end(), [](const Weight& weight) { return weight.frozen; })) return;
+  std::set<int> read;
+  std::vector<Node> wanted;
+  while (static_cast<int>(nodes.size()) > result_.forward_nodes) {
+    Node node = std::move(nodes.back());
+    nodes.pop_back();
+    const auto is_needed = [&](int output) { return is_wanted(output, read); };
+    if (std::none_of(node.outputs.begin(), node.outputs.end(), is_needed)) continue;
+    read.insert(node.inputs.begin(), node.inputs.end());
+    wanted.push_back(std::move(node));
+  }
+  nodes.insert(nodes.end(), std::make_move_iterator(wanted.rbegin()), std::make_move_iterator(wanted.rend()));
+}
+
 void Backward::finish() {
   const Graph& graph = result_.graph;
   std::set<int> forward_outputs;
@@ -220,6 +250,7 @@ Differentiated Backward::run() {
     ensure(gradient >= 0, "the layer's input influences its output");
     result_.graph.tensors[gradient].role = TensorRole::input_gradient;
   }
+  drop_gradients_of_frozen();
   finish();
   return std::move(result_);
 }

@@ -12,7 +12,7 @@ namespace foresail {
 namespace {
 
 ShapeRequest request_of(const Job& job) {
-  return {job.sequence_length, job.global_batch, precision_of(job), job.dropout};
+  return {job.sequence_length, job.global_batch, precision_of(job), job.dropout, 0, job.frozen};
 }
 
 /// The back ends that execute here convert between f32 and f64 only, and add and read gradients in these (kernels/:
@@ -134,10 +134,15 @@ std::vector<ParameterSlice> stage_slices(const StageShape& shape, int tensor_ran
 
 }  // namespace
 
-RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place) {
+RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place,
+                       const std::vector<std::string>& frozen) {
   // Weights do not depend on the batch: one short sequence shapes the graphs.
-  const ShapeRequest request{
-      2 * strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1), strategy.dp * strategy.micro_batch, {}, false};
+  const ShapeRequest request{2 * strategy.cp * (strategy.sequence_parallel ? strategy.tp : 1),
+                             strategy.dp * strategy.micro_batch,
+                             {},
+                             false,
+                             0,
+                             frozen};
   const StageShape shape = shape_stage(model, request, strategy, {}, place.pp);
   const auto slices = [&](bool sharded, SliceCoordinates coordinates) {
     return stage_slices(shape, place.tp, [&](const auto& whole, const Unit& unit, int64_t offset) {

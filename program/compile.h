@@ -57,7 +57,9 @@ struct RankSlices {
   std::vector<ParameterSlice> gradients;  ///< after reduction
   std::vector<ParameterSlice> state;      ///< master copy and both moments
 };
-RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place);
+/// Frozen weights (the job's patterns) have ranges of their own.
+RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const MeshCoordinate& place,
+                       const std::vector<std::string>& frozen = {});
 
 /// The mesh of a strategy for this model: Mesh::of with its KV heads.
 Mesh mesh_of(const ModelSpec& model, const Strategy& strategy);

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/round_up.h"
 #include "program/compile.h"
+#include "program/frozen.h"
 #include "program/schedule.h"
 #include "spec/batch_ramp.h"
 
@@ -128,6 +129,7 @@ std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Str
   zero_groups_fit(strategy, reasons);
   pipeline_fits(model, job, strategy, reasons);
   recompute_layers_exist(model, strategy, reasons);
+  for (std::string& problem : frozen_problems(model, job.frozen)) reasons.push_back(std::move(problem));
   if (job.sequence_length < 1) {
     reasons.emplace_back("the sequence length is not positive");
   } else {

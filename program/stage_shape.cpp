@@ -6,6 +6,7 @@
 #include "core/round_up.h"
 #include "ops/step_inputs.h"
 #include "program/autodiff.h"
+#include "program/frozen.h"
 #include "program/fuse.h"
 #include "program/schedule.h"
 
@@ -123,7 +124,8 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   GraphOptions options{strategy.micro_batch, request.sequence_length, shape.precision, target.unfused_attention};
   options.context_parallel = strategy.cp;
   options.kv_copies = shape.mesh.kv_copies;
-  const ModelGraphs graphs = build_graphs(request.dropout ? model : without_dropout(model), options);
+  ModelGraphs graphs = build_graphs(request.dropout ? model : without_dropout(model), options);
+  mark_frozen(graphs, model, request.frozen);
   const auto prepare = [&](const Graph& graph) {
     Graph sharded = shard(graph, shape.cut);
     if (target.fused_kernels) fuse_forward(sharded);

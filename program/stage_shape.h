@@ -76,6 +76,7 @@ struct ShapeRequest {
   Precision precision;
   bool dropout = true;
   int64_t largest_batch = 0;  ///< of any Program of the set; 0: this one
+  std::vector<std::string> frozen = {};  ///< Job::frozen
 };
 
 StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy,

@@ -19,6 +19,13 @@ std::vector<FlatRange> ranges_of(const UnitPart& part) {
   return ranges;
 }
 
+/// Those whose gradients are used.
+std::vector<FlatRange> trained_ranges_of(const UnitPart& part) {
+  std::vector<FlatRange> ranges = ranges_of(part);
+  std::erase_if(ranges, [](const FlatRange& range) { return range.frozen; });
+  return ranges;
+}
+
 /// A range, whole, behind a register whose segment (or transient buffer) holds whole units.
 int32_t whole_buffer(Block& block, const char* name, Register base, const FlatRange& range, DType dtype,
                      MemoryKind memory) {
@@ -123,7 +130,7 @@ Block zero_block(const StageShape& shape, const UnitPart& part) {
 
 Block accumulate_block(const StageShape& shape, const UnitPart& part) {
   Block block{part.kind->graph.name + ".accumulate", {}, {}};
-  for (const FlatRange& range : ranges_of(part)) {
+  for (const FlatRange& range : trained_ranges_of(part)) {
     const int32_t added = whole_buffer(block, "transient gradients", part.gradient(), range, shape.precision.gradient,
                                        MemoryKind::scratch);
     const int32_t sum = whole_buffer(block, "gradients", Register::gradient_shard, range, shape.accumulate_dtype(),
@@ -170,7 +177,7 @@ LoweredBlock reduce_block(const StageShape& shape, const UnitPart& part, const Q
   LoweredBlock lowered;
   lowered.block.name = part.kind->graph.name + ".reduce";
   const Queue queue = queues.bulk_queue();
-  for (const FlatRange& range : ranges_of(part)) {
+  for (const FlatRange& range : trained_ranges_of(part)) {
     if (shape.shards_gradients()) {
       add_reduced(lowered, shape, part, range, queue);
       continue;
@@ -197,7 +204,7 @@ std::optional<Block> finish_reduction_block(const StageShape& shape, const Layer
     const int32_t gradient = reduced_gradient(block, shape, range);
     block.instructions.push_back(collective(InstructionKind::all_reduce, gradient, gradient, group, time, queue));
   };
-  for (const FlatRange& range : kind.unit.ranges) {
+  for (const FlatRange& range : trained_ranges_of(whole(kind))) {
     if (range.partial) sum(range, GroupKind::tensor, TimeKind::tensor_comm, queues.inline_queue());
     if (range.count_rule == CountRule::first_copy) {
       sum(range, GroupKind::kv_copies, TimeKind::tensor_comm, queues.inline_queue());
@@ -213,7 +220,7 @@ std::optional<Block> finish_reduction_block(const StageShape& shape, const Layer
 Block norm_block(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena) {
   Block block{kind.graph.name + ".norm", {}, {}};
   const int32_t sum = metrics_buffer(block, arena, 1, 1);
-  for (const FlatRange& range : kind.unit.ranges) {
+  for (const FlatRange& range : trained_ranges_of(whole(kind))) {
     if (range.count_rule == CountRule::nobody) continue;
     const int32_t gradient = reduced_gradient(block, shape, range);
     block.instructions.push_back(operation(OpKind::squared_norm, {gradient}, {sum}, TimeKind::optimizer));
@@ -226,10 +233,11 @@ namespace {
 
 /// Ranges that the optimizer may treat as one: it does not care who counts them in the norm, and without ZeRO their
 /// shares are neighbours.
-std::vector<FlatRange> optimizer_ranges(const StageShape& shape, const Unit& unit) {
-  if (shape.mesh.shard > 1) return unit.ranges;
+std::vector<FlatRange> optimizer_ranges(const StageShape& shape, const LayerKind& kind) {
+  const std::vector<FlatRange> ranges = trained_ranges_of(whole(kind));
+  if (shape.mesh.shard > 1) return ranges;
   std::vector<FlatRange> merged;
-  for (const FlatRange& range : unit.ranges) {
+  for (const FlatRange& range : ranges) {
     if (!merged.empty() && merged.back().decay == range.decay && merged.back().end == range.begin) {
       merged.back().end = range.end;
     } else {
@@ -248,7 +256,7 @@ Block update_block(const StageShape& shape, const LayerKind& kind, const ArenaMa
   const auto state = [&](const char* name, Register base, const FlatRange& range, DType dtype) {
     return shard_buffer(block, shape, name, base, range, dtype, MemoryKind::optimizer);
   };
-  for (const FlatRange& range : optimizer_ranges(shape, kind.unit)) {
+  for (const FlatRange& range : optimizer_ranges(shape, kind)) {
     const int32_t gradient = reduced_gradient(block, shape, range);
     const int32_t parameters = updated_parameters(block, shape, range);
     std::vector<int32_t> outputs{parameters, state("moment1", Register::moment1, range, precision.moment),

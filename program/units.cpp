@@ -37,7 +37,8 @@ std::string layer_name(const std::string& pattern, int64_t layer) {
 }
 
 /// What the weights of one flat range have in common; ranges follow each other in this order.
-using Group = std::tuple<bool, bool, CountRule, bool, bool>;  // from_product, no decay, count rule, shared, partial
+/// from_product, no decay, count rule, shared, partial, frozen
+using Group = std::tuple<bool, bool, CountRule, bool, bool, bool>;
 
 CountRule rule_of(const Weight& weight, bool second_holder, const Cut& cut) {
   if (second_holder) return CountRule::nobody;
@@ -131,12 +132,13 @@ Unit place_weights(const Graph& sharded, const Placement& placement) {
     if (in(placement.held_elsewhere, w)) continue;
     const Weight& weight = sharded.weights[static_cast<size_t>(w)];
     const CountRule rule = rule_of(weight, in(placement.second_holder, w), placement.cut);
-    groups[{in(products, w), !weight.decay, rule, in(placement.shared, w), in(placement.partial, w)}].push_back(w);
+    groups[{in(products, w), !weight.decay, rule, in(placement.shared, w), in(placement.partial, w), weight.frozen}]
+        .push_back(w);
   }
   Unit unit;
   unit.offsets.assign(sharded.weights.size(), -1);
   for (const auto& [group, weights] : groups) {
-    const auto& [from_product, no_decay, rule, shared, partial] = group;
+    const auto& [from_product, no_decay, rule, shared, partial, frozen] = group;
     const int64_t begin = unit.elements;
     for (const int w : weights) {
       const Weight& weight = sharded.weights[static_cast<size_t>(w)];
@@ -144,7 +146,7 @@ Unit place_weights(const Graph& sharded, const Placement& placement) {
       unit.elements = round_up(unit.elements + local_elements(weight, placement.cut), kParameterAlignment);
     }
     unit.elements = begin + round_up(unit.elements - begin, kParameterAlignment * placement.shard_ranks);
-    unit.ranges.push_back({begin, unit.elements, !no_decay, rule, from_product, partial, shared});
+    unit.ranges.push_back({begin, unit.elements, !no_decay, rule, from_product, partial, shared, frozen});
     if (!from_product) unit.products_begin = unit.elements;
   }
   return unit;

@@ -26,6 +26,7 @@ struct FlatRange {
   bool from_product = false;  ///< gradients come from linear_backward_weight, which zero-bubble schedules delay
   bool partial = false;       ///< gradients hold only this tensor rank's share
   bool shared = false;        ///< the table that embedding and head share
+  bool frozen = false;  ///< keeps its values: its gradients, if there are any, are not reduced, counted or applied
 };
 
 struct Unit {

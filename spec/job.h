@@ -48,6 +48,8 @@ struct Job {
   std::string precision = "fp32";  ///< "fp32", "bf16", "fp16" (mixed precision), "fp64" (reference device)
   bool dropout = true;             ///< apply the model's dropout; false: all probabilities 0
   OptimizerJob optimizer;
+  /// Tensors that keep their values, by Hugging Face name; * stands for any characters (program/frozen.h).
+  std::vector<std::string> frozen;
   int64_t seed = 1234;
   std::string data_path;
   int64_t dataset_bytes = 0;

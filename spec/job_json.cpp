@@ -140,6 +140,7 @@ Json job_form(const Job& job) {
           {"precision", job.precision},
           {"dropout", job.dropout},
           {"optimizer", optimizer_form(job.optimizer)},
+          {"frozen", Json(job.frozen)},
           {"seed", job.seed},
           {"data_path", job.data_path},
           {"dataset_bytes", job.dataset_bytes},
@@ -153,10 +154,26 @@ Json job_form(const Job& job) {
 
 Job job_from(const JsonObject& object) {
   object.require_schema(kSchema);
-  object.refuse_unknown_keys({"schema", "model", "sequence_length", "global_batch", "batch_ramp", "tokens", "steps",
-                              "precision", "dropout", "optimizer", "seed", "data_path", "dataset_bytes",
-                              "validation_fraction", "evaluation_interval_steps", "evaluation_batches",
-                              "checkpoint_interval_steps", "checkpoints_kept", "usd_per_device_hour"});
+  object.refuse_unknown_keys({"schema",
+                              "model",
+                              "sequence_length",
+                              "global_batch",
+                              "batch_ramp",
+                              "tokens",
+                              "steps",
+                              "precision",
+                              "dropout",
+                              "optimizer",
+                              "frozen",
+                              "seed",
+                              "data_path",
+                              "dataset_bytes",
+                              "validation_fraction",
+                              "evaluation_interval_steps",
+                              "evaluation_batches",
+                              "checkpoint_interval_steps",
+                              "checkpoints_kept",
+                              "usd_per_device_hour"});
   Job job;
   job.model = object.get_string("model", job.model);
   job.sequence_length = object.get_int("sequence_length", job.sequence_length, 0, kMostSequences);
@@ -173,6 +190,7 @@ Job job_from(const JsonObject& object) {
   }
   job.dropout = object.get_bool("dropout", job.dropout);
   if (object.has("optimizer")) job.optimizer = optimizer_from(object.require_object("optimizer"));
+  job.frozen = object.get_strings("frozen");
   job.seed = object.get_int("seed", job.seed, 0, std::numeric_limits<int64_t>::max());
   job.data_path = object.get_string("data_path", job.data_path);
   job.dataset_bytes = object.get_int("dataset_bytes", job.dataset_bytes, 0, kMostBytes);

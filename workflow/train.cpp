@@ -163,6 +163,9 @@ TrainResult train(const TrainOptions& options, Communicator& communicator) {
   communicator.barrier(world_group(*setup.session));  // everybody has read the old metrics before they are cut
   std::optional<RunLog> log;
   if (communicator.rank() == 0) {
+    if (!setup.plan.job.frozen.empty() && !options.init && !options.resume) {
+      log_warning("the job freezes tensors, and without --init these keep the random values that they start with");
+    }
     trainer.on_step = [&](const StepRecord& record) { log->on_step(record); };
     trainer.on_event = [&](const RunEvent& event) {
       if (!log) {  // the first event: the state is good, the run may leave its traces

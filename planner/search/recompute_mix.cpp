@@ -47,7 +47,7 @@ const RecomputeMixer::PricedLayer& RecomputeMixer::layer_of(const Strategy& stra
   const auto [at, is_new] = layers_.try_emplace(to_text(shapes));
   PricedLayer& priced = at->second;
   if (!is_new) return priced;
-  const ShapeRequest request{job_.sequence_length, job_.global_batch, precision_of(job_), job_.dropout};
+  const ShapeRequest request{job_.sequence_length, job_.global_batch, precision_of(job_), job_.dropout, 0, job_.frozen};
   const StageShape shape = shape_stage(model_, request, strategy, evaluator_.target(), program.stage);
   priced.layer = differentiated_layer(shape);
   BlockCosts costs;

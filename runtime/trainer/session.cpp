@@ -87,7 +87,7 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
     for (Program& program : session->programs.ramp) alter(program, session->place);
   }
   session->stages = batch_stages(request.job);
-  session->slices = rank_slices(request.model, request.strategy, session->place);
+  session->slices = rank_slices(request.model, request.strategy, session->place, request.job.frozen);
   session->device = std::move(device);
 
   session->arena = std::make_unique<Arena>(arena_bytes_of(session->programs));

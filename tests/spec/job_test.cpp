@@ -36,6 +36,7 @@ TEST(Job, ReadsBackBitForBit) {
   job.precision = "bf16";
   job.dropout = false;
   job.optimizer = {0.1 + 0.2, 1e-7, LearningRateSchedule::constant, 10, 0.9 + 1e-16, 0.999, 1e-12, 0.3, 0};
+  job.frozen = {"lm_head.weight", "model.layers.*.mlp.*"};
   job.seed = std::numeric_limits<int64_t>::max();
   job.data_path = "data";
   job.dataset_bytes = 123456789;
@@ -49,6 +50,7 @@ TEST(Job, ReadsBackBitForBit) {
   const Job again = job_from_json(text, "t");
   EXPECT_EQ(job_to_json(again), text);
   EXPECT_EQ(again.tokens, job.tokens);
+  EXPECT_EQ(again.frozen, job.frozen);
   ASSERT_EQ(again.batch_ramp.size(), 2u);
   EXPECT_EQ(again.batch_ramp[1].tokens, job.batch_ramp[1].tokens);
   EXPECT_EQ(again.optimizer.learning_rate, job.optimizer.learning_rate);
