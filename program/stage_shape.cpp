@@ -1,5 +1,7 @@
 #include "program/stage_shape.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/round_up.h"
 #include "ops/step_inputs.h"
@@ -113,6 +115,7 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   const int64_t per_round = strategy.dp * strategy.micro_batch;
   shape.global_batch = request.global_batch;
   shape.micro_batches = divide_up(request.global_batch, per_round);
+  shape.most_micro_batches = divide_up(std::max(request.global_batch, request.largest_batch), per_round);
   shape.sequence_length = request.sequence_length;
   shape.rows = strategy.micro_batch * request.sequence_length / strategy.cp;
   shape.hidden_rows = shape.cut.sequence_parallel ? shape.rows / strategy.tp : shape.rows;
@@ -148,7 +151,7 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   arena.metrics = take(4 * size_of(DType::f64));
   const int constant = shape.block.graph.find(TensorRole::constant);
   arena.constants = take(constant >= 0 ? shape.block.graph.tensors[constant].type().bytes() : 0);
-  arena.data = take(shape.first || shape.last ? shape.micro_batches * data_stride(shape) : 0);
+  arena.data = take(shape.first || shape.last ? shape.most_micro_batches * data_stride(shape) : 0);
   arena.parameters = take(shard_of(shape, shape.shards_parameters()) * size_of(shape.precision.parameter));
   arena.gradients = take(training ? shard_of(shape, shape.shards_gradients()) * size_of(shape.precision.gradient) : 0);
   arena.master = take(training && shape.precision.master_copy ? kept * size_of(DType::f32) : 0);

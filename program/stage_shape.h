@@ -43,8 +43,9 @@ struct StageShape {
   bool tied_across_stages = false;   ///< this stage holds one of two copies of the tied embedding
   bool tied_here = false;            ///< the head reads the embedding's table on this stage
   int64_t micro_batches = 1, global_batch = 0;
-  int64_t rows = 0;         ///< of a micro-batch on this rank
-  int64_t hidden_rows = 0;  ///< of its hidden states between layers: fewer with sequence parallelism
+  int64_t most_micro_batches = 1;  ///< of any Program of the set: the data have room for them
+  int64_t rows = 0;                ///< of a micro-batch on this rank
+  int64_t hidden_rows = 0;         ///< of its hidden states between layers: fewer with sequence parallelism
   int64_t sequence_length = 0, hidden = 0;
   LayerKind embedding, block, head;
   int64_t embedding_offset = 0, head_offset = 0;  ///< elements in parameter-shaped segments
@@ -67,6 +68,7 @@ struct ShapeRequest {
   int64_t sequence_length = 0, global_batch = 0;
   Precision precision;
   bool dropout = true;
+  int64_t largest_batch = 0;  ///< of any Program of the set; 0: this one
 };
 
 StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy,

@@ -99,6 +99,9 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
                    .same_plan = stored.plan_digest == options.identity.plan_digest};
   const std::string batch = note_of(stored, kBatchNote);
   start.same_batch = batch == std::to_string(global_batch_of(program));
+  const std::string next = note_of(stored, kNextBatchNote);
+  const Program& next_program = session.step_after(stored.samples_consumed).program;
+  start.same_next_batch = (next.empty() ? batch : next) == std::to_string(global_batch_of(next_program));
   RunEvent proof{"resume_unverified", stored.step,
                  fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch),
                  path.string(), 0};
