@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -58,6 +59,7 @@ class Trainer {
   StartState start_;
   std::vector<StepLoss> losses_;
   int64_t bad_steps_ = 0;
+  LossScaler loss_scaler_;
 };
 
 StepRecord Trainer::one_step(int64_t step) {
@@ -68,6 +70,7 @@ StepRecord Trainer::one_step(int64_t step) {
   fill_batch(executor, program, session_.place, samples_, options_.training, sample_);
   samples_ += batch;
   executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, batch * program.sequence_length);
+  executor.step_inputs().loss_scale = loss_scaler_.scale;
   executor.step();
   const StepMetrics metrics = executor.metrics();
   return {.step = step,
@@ -96,6 +99,14 @@ void Trainer::note_batch(const StepRecord& record) {
 
 /// Metrics are reduced over all ranks, so all decide alike.
 void Trainer::judge(const StepRecord& record) {
+  const LossScaler used = std::exchange(loss_scaler_, after_step(loss_scaler_, session_.job, record.skipped));
+  if (record.skipped && std::isfinite(record.loss) && can_shrink(used, session_.job)) {
+    event({"loss_scale", record.step,
+           fmt::format("a gradient overflowed: scale {:g} -> {:g}, the update was left out", used.scale,
+                       loss_scaler_.scale),
+           "", 0});
+    return;
+  }
   if (!record.skipped) {
     bad_steps_ = 0;
     losses_.push_back({record.step, record.loss});
@@ -119,7 +130,7 @@ void Trainer::compare_replayed(const StepRecord& record) {
     return;
   }
   compare_losses(fmt::format("step {}: replayed loss", record.step), recorded->second, record.loss,
-                 options_.recorded_by_same_plan);
+                 options_.recorded_by_same_plan, program_.precision.activation);
   event({"resume_verified", record.step, fmt::format("the replayed step has the recorded loss {:.9g}", record.loss),
          start_.checkpoint, 0});
 }
@@ -137,6 +148,7 @@ void Trainer::checkpoint(int64_t step) {
   state.losses = losses_;
   state.notes[kBatchNote] = std::to_string(global_batch_of(program_));
   state.notes[kNextBatchNote] = std::to_string(global_batch_of(session_.step_after(samples_).program));
+  state.notes[kLossScaleNote] = to_text(loss_scaler_);
   state.notes[kSequenceNote] = std::to_string(program_.sequence_length);
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.slices, session_.arena->data());
@@ -170,6 +182,7 @@ TrainerReport Trainer::run() {
   start_ = start_run(session_, ranks_, options_);
   losses_ = start_.losses;
   samples_ = start_.samples;
+  loss_scaler_ = start_.loss_scaler;
   report_.first_step = start_.step + 1;
   report_.last_step = start_.step;
   report_.checkpoint = start_.checkpoint;

@@ -28,7 +28,7 @@ struct StepRecord {
 };
 
 /// The first is "start" or "resume", once the state is known to be good: until then the run's folder is as it was. Then
-/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "step_skipped", "evaluation",
+/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "step_skipped", "loss_scale", "evaluation",
 /// "evaluation_stopped" (a stop request came while it ran), "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;
