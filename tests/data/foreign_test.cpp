@@ -185,6 +185,16 @@ TEST_F(Shards, FindDocumentsInBothDirections) {
   }
 }
 
+TEST_F(Shards, TheFirstValidationTokenBeginsADocumentEvenInTheMiddleOfOne) {
+  shard("s_train_1.bin", {50256, 1, 2, 50256, 3});
+  shard("s_val_1.bin", {4, 5, 6, 50256, 7});
+  const auto data = open_dataset(path("s"));
+  EXPECT_EQ(lengths_of(*data), (std::vector<int64_t>{3, 2, 3, 2}));
+  EXPECT_EQ(data->next_document(4), 5);
+  EXPECT_EQ(data->previous_document(8), 5);
+  EXPECT_EQ(data->previous_document(5), 3);
+}
+
 TEST_F(Shards, DocumentsAreFoundFarBack) {
   std::vector<uint16_t> tokens(20'000, 5);
   tokens[3] = tokens[9'000] = 50256;
