@@ -67,7 +67,7 @@ TEST_F(System, PromptsAreLeftOutOfTheLoss) {
 TEST_F(System, TokenShardsOfLlmCAreReadAsTheyAre) {
   std::string shard(1024, '\0');
   shard.replace(0, 12, std::string("\x88\xd8\x34\1\1\0\0\0\3\0\0\0", 12));  // magic 20240520, version 1, 3 tokens
-  shard += std::string("\x50\xc4\1\0\2\0", 6);                                // 50256, 1, 2
+  shard += std::string("\x50\xc4\1\0\2\0", 6);                              // 50256, 1, 2
   for (const char* name : {"web_train_000001.bin", "web_val_000000.bin"}) write(name, shard);
   const auto document = document_of({"data", "inspect", "web", "--lengths"});
   EXPECT_EQ(document["tokens"], 6);
