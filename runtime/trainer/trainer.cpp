@@ -67,9 +67,10 @@ StepRecord Trainer::one_step(int64_t step) {
   const int64_t batch = global_batch_of(program);
   session_.switch_to(executor);
   const auto begin = Clock::now();
+  const int64_t counted = counted_targets(program, samples_, options_.training);
   fill_batch(executor, program, session_.place, samples_, options_.training, sample_);
   samples_ += batch;
-  executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, batch * program.sequence_length);
+  executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, counted);
   executor.step_inputs().loss_scale = loss_scaler_.scale;
   executor.step();
   const StepMetrics metrics = executor.metrics();
@@ -219,15 +220,20 @@ std::optional<double> evaluate_loss(Session& session, const SampleReader& read, 
   const int64_t batch = global_batch_of(program);
   std::vector<int32_t> sample(static_cast<size_t>(2 * program.sequence_length));
   session.switch_to(executor);
-  double sum = 0;
+  double sum = 0, weights = 0;
   for (int64_t i = 0; i < batches; ++i) {
     if (stop && stop()) return std::nullopt;
-    fill_batch(executor, program, session.place, first + i * batch, read, sample);
-    executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
+    const int64_t begin = first + i * batch;
+    fill_batch(executor, program, session.place, begin, read, sample);
+    const int64_t counted = counted_targets(program, begin, read);
+    executor.step_inputs() = step_inputs_at(session.job, 1, 1, counted);
     executor.step();
-    sum += executor.metrics().loss;
+    // A batch weighs what it counts; without a loss mask all weigh exactly 1.
+    const double weight = static_cast<double>(counted) / static_cast<double>(batch * program.sequence_length);
+    sum += weight * executor.metrics().loss;
+    weights += weight;
   }
-  return sum / static_cast<double>(std::max<int64_t>(batches, 1));
+  return weights > 0 ? sum / weights : 0;
 }
 
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options) {
