@@ -14,6 +14,7 @@ struct StartState {
   std::string checkpoint;        ///< resumed from; empty: none
   bool same_plan = true;         ///< as the one that wrote it: results must be bitwise equal
   bool same_batch = true;        ///< otherwise losses of steps cannot be compared
+  std::string source_config;     ///< config.json that imported weights came with: checkpoints hand it on to an export
 };
 
 /// Collective. Throws bad_input when a checkpoint belongs to another model, dataset or seed, or is damaged.

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/checkpoint/transfer.h"
 #include "runtime/executor/resident.h"
 #include "runtime/trainer/start.h"
 
@@ -124,6 +125,7 @@ void Trainer::checkpoint(int64_t step) {
   state.losses = losses_;
   state.notes[kBatchNote] = std::to_string(batch_);
   state.notes[kSequenceNote] = std::to_string(program_.sequence_length);
+  if (!start_.source_config.empty()) state.notes[kConfigNote] = start_.source_config;
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.slices, session_.arena->data());
   const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),
