@@ -16,8 +16,10 @@
 namespace foresail {
 namespace {
 
+using testing::run_small;
 using testing::run_world;
 using testing::small_options;
+using testing::SmallResult;
 using testing::TemporaryFolder;
 
 /// Transposed and stacked matrices, biases, a tied head.
