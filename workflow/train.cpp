@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/model_weights.h"
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/io/folder_lock.h"
 #include "runtime/launch/rank.h"
@@ -117,9 +118,23 @@ void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLo
            setup.plan.model_name, setup.arena_bytes);
 }
 
-/// What a rank would find out, said before any starts. A run that never finished a checkpoint starts at step 0.
+/// What a rank would find out, said before any starts.
+void check_init(const TrainOptions& options, const Plan& plan) {
+  const std::filesystem::path& path = *options.init;
+  if (std::filesystem::exists(path / kManifestName)) {
+    const Checkpoint checkpoint(path);
+    checkpoint.check_files();
+    if (!checkpoint.manifest().sealed)
+      log_warning("{}: it holds no digests: its values cannot be verified", path.string());
+    return;
+  }
+  const ModelWeights weights(path, request_of(plan).model);
+  weights.check_head_copy();
+  for (const std::string& note : weights.notes()) log_warning("{}", note);
+}
+
+/// A run that never finished a checkpoint starts at step 0.
 void check_checkpoints(const TrainOptions& options) {
-  if (options.init) Checkpoint(*options.init).check_files();
   if (!options.resume || (!options.resume_step && !holds_checkpoints(options.out))) return;
   const std::vector<CheckpointEntry> entries = list_checkpoints(options.out);
   const bool some = std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.complete; });
@@ -131,7 +146,9 @@ void check_checkpoints(const TrainOptions& options) {
 RankCount check_train(const TrainOptions& options) {
   check_run_folder(options);
   const RankCount count = check_setup(options.plan, options.data, options.device);
-  steps_of(options, load_plan(options.plan));
+  const Plan plan = load_plan(options.plan);
+  steps_of(options, plan);
+  if (options.init) check_init(options, plan);
   check_checkpoints(options);
   if (options.resume) read_metrics(metrics_path(options.out));
   return count;

@@ -17,6 +17,7 @@ struct StartState {
   bool same_plan = true;         ///< as the one that wrote it: results must be bitwise equal
   bool same_batch = true;        ///< the job's; otherwise losses of the evaluation Program cannot be compared
   bool same_next_batch = true;   ///< of the next step; otherwise its loss cannot be compared
+  std::string source_config;     ///< config.json that imported weights came with: checkpoints hand it on to an export
 };
 
 /// Collective. Throws bad_input when a checkpoint belongs to another model, dataset or seed, or is damaged.

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/checkpoint/transfer.h"
 #include "runtime/executor/resident.h"
 #include "runtime/trainer/start.h"
 
@@ -151,6 +152,7 @@ void Trainer::checkpoint(int64_t step) {
   state.notes[kNextBatchNote] = std::to_string(global_batch_of(session_.step_after(samples_).program));
   state.notes[kLossScaleNote] = to_text(loss_scaler_);
   state.notes[kSequenceNote] = std::to_string(program_.sequence_length);
+  if (!start_.source_config.empty()) state.notes[kConfigNote] = start_.source_config;
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.slices, session_.arena->data());
   const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),
