@@ -95,7 +95,8 @@ std::string tokenizer_text(const std::string& name) {
   Json file = Json::parse(fixture(name + ".json"));
   const bool pairs = file["model"]["merges"] == "pair";
   std::string vocabulary, list;
-  for (const auto& [token, id] : byte_vocabulary().items())
+  const Json bytes = byte_vocabulary();
+  for (const auto& [token, id] : bytes.items())
     vocabulary += fmt::format("{}:{},", Json(token).dump(), id.dump());
   for (size_t i = 0; i < merges.size(); ++i) {
     const size_t space = merges[i].find(' ');
