@@ -31,6 +31,10 @@ Json info_to_json(const DatasetInfo& info) {
   value["bin_digest"] = info.bin_digest;
   value["idx_digest"] = info.idx_digest;
   value["document_lengths"] = bins_to_json(info.document_lengths);
+  if (info.mask) {
+    value["mask"] = {
+        {"counted_tokens", info.mask->counted_tokens}, {"bytes", info.mask->bytes}, {"digest", info.mask->digest}};
+  }
   return value;
 }
 
@@ -44,7 +48,7 @@ DatasetInfo dataset_info_from_json(const std::string& text, const std::string& s
   object.require_schema(kSchema);
   object.refuse_unknown_keys({"schema", "tokenizer", "vocabulary", "end_of_document", "maximum_id", "token_type",
                               "tokens", "documents", "bin_bytes", "idx_bytes", "bin_digest", "idx_digest",
-                              "document_lengths"});
+                              "document_lengths", "mask"});
   constexpr int64_t kMostIds = std::numeric_limits<int32_t>::max();
   DatasetInfo info;
   info.tokenizer = object.require_string("tokenizer");
@@ -62,18 +66,33 @@ DatasetInfo dataset_info_from_json(const std::string& text, const std::string& s
     info.document_lengths.push_back({bin.require_int("least", 0, kMost), bin.require_int("most", 0, kMost),
                                      bin.require_int("documents", 0, kMost), bin.require_int("tokens", 0, kMost)});
   }
+  if (object.has("mask")) {
+    const JsonObject mask = object.require_object("mask");
+    mask.refuse_unknown_keys({"counted_tokens", "bytes", "digest"});
+    info.mask = {mask.require_int("counted_tokens", 0, info.tokens), mask.require_int("bytes", 1, kMost),
+                 mask.require_string("digest")};
+  }
   return info;
 }
 
 std::string dataset_summary_to_json(const DatasetSummary& summary) {
+  const TokenOrigin& origin = summary.origin;
+  const auto known = [](const auto& value) { return value ? Json(*value) : Json(nullptr); };
   Json value;
   value["prefix"] = summary.prefix;
+  value["format"] = origin.format;
   value["token_type"] = summary.token_type;
   value["tokens"] = summary.tokens;
-  value["documents"] = summary.documents;
-  value["sequences"] = summary.sequences;
+  value["counted_tokens"] = summary.counted_tokens;
+  value["documents"] = known(summary.counts.documents);
+  value["sequences"] = known(summary.counts.sequences);
+  value["files"] = summary.counts.files;
   value["bin_bytes"] = summary.bin_bytes;
-  value["document_lengths"] = bins_to_json(summary.document_lengths);
+  value["validation_begin"] = known(summary.own_validation_begin);
+  value["tokenizer"] = origin.tokenizer.empty() ? Json(nullptr) : Json(origin.tokenizer);
+  value["vocabulary"] = origin.vocabulary == 0 ? Json(nullptr) : Json(origin.vocabulary);
+  if (summary.info) value["tokenizer"] = summary.info->tokenizer, value["vocabulary"] = summary.info->vocabulary;
+  value["document_lengths"] = summary.document_lengths ? bins_to_json(*summary.document_lengths) : Json(nullptr);
   value["dataset"] = summary.info ? info_to_json(*summary.info) : Json(nullptr);
   return json_text(value);
 }

@@ -6,6 +6,8 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "runtime/data/byte_source.h"
+#include "runtime/data/indexed_dataset.h"
+#include "runtime/data/loss_mask.h"
 
 namespace foresail {
 namespace {
@@ -17,15 +19,17 @@ constexpr int64_t kProgressBytes = int64_t{16} << 20;
 // Tokens of documents as they come in pieces.
 class DocumentSink {
  public:
-  explicit DocumentSink(const std::filesystem::path& prefix) : writer_(prefix, token_type_for(kByteVocabulary)) {}
+  explicit DocumentSink(const std::filesystem::path& prefix)
+      : writer_(prefix, token_type_for(kByteVocabulary)), mask_(prefix) {}
 
-  void add(std::string_view text) {
+  void add(std::string_view text, bool counts = true) {
     ids_.clear();
     for (const char c : text) {
       ids_.push_back(static_cast<unsigned char>(c));
       maximum_id_ = std::max(maximum_id_, ids_.back());
     }
     writer_.append(ids_);
+    mask_.append(std::ssize(ids_), counts);
   }
 
   void end_document() {
@@ -33,16 +37,24 @@ class DocumentSink {
     const int32_t end = kByteEndOfDocument;
     maximum_id_ = end;
     writer_.append(std::span(&end, 1));
+    mask_.append(1, true);
     histogram_.add(writer_.document_tokens());
     writer_.end_document();
   }
 
+  void finish() {
+    writer_.finish();
+    mask_.finish();
+  }
+
   IndexedDatasetWriter& writer() { return writer_; }
+  const LossMaskWriter& mask() const { return mask_; }
   int32_t maximum_id() const { return maximum_id_; }
   std::vector<LengthBin> document_lengths() const { return histogram_.bins(); }
 
  private:
   IndexedDatasetWriter writer_;
+  LossMaskWriter mask_;
   LengthHistogram histogram_;
   std::vector<int32_t> ids_;
   int32_t maximum_id_ = 0;
@@ -133,7 +145,9 @@ class JsonLines {
 
   void end_line() {
     if (line_.find_first_not_of(" \t\r") != std::string::npos) {
-      sink_.add(text_of_json_line(line_, place()));
+      const JsonDocument document = document_of_json_line(line_, place());
+      sink_.add(document.prompt, false);
+      sink_.add(document.text);
       sink_.end_document();
     }
     line_.clear();
@@ -194,34 +208,40 @@ DatasetInfo info_of(DocumentSink& sink) {
   info.bin_digest = writer.bin_digest();
   info.idx_digest = writer.idx_digest();
   info.document_lengths = sink.document_lengths();
+  if (const LossMaskWriter& mask = sink.mask(); mask.needed()) {
+    info.mask = {mask.counted(), mask.bytes(), mask.digest()};
+  }
   return info;
 }
 
 std::filesystem::path aside(const std::filesystem::path& path) { return path.string() + ".tmp"; }
 
 // The index is removed before new tokens arrive and returns last but for the description, so that at no moment an index
-// stands beside tokens of another dataset.
+// stands beside tokens or a mask of another dataset.
 void publish(const std::filesystem::path& prefix, const DatasetInfo& info) {
   const std::filesystem::path description = dataset_info_path(prefix);
   write_file_atomically(aside(description), dataset_info_to_json(info));
   RemoveOnFailure cleanup(aside(description));
   std::error_code error;
-  for (const auto& old : {description, idx_path(prefix)}) {
+  for (const auto& old : {description, idx_path(prefix), mask_path(prefix)}) {
     std::filesystem::remove(old, error);
     if (error)
       throw_environment(old.string(), "cannot remove the older file: " + error.message(), "check its permissions");
   }
   rename_and_sync(aside(bin_path(prefix)), bin_path(prefix));
-  RemoveOnFailure half_published(bin_path(prefix));
+  RemoveOnFailure tokens_alone(bin_path(prefix)), mask_alone(mask_path(prefix));
+  if (info.mask) rename_and_sync(aside(mask_path(prefix)), mask_path(prefix));
   rename_and_sync(aside(idx_path(prefix)), idx_path(prefix));
-  half_published.release();
+  tokens_alone.release();
+  mask_alone.release();
   rename_and_sync(aside(description), description);
   cleanup.release();
 }
 
 /// The files of the dataset can be written, and none of them is an input that it would replace.
 void require_outputs(const PrepareOptions& options) {
-  for (const auto& path : {bin_path(options.out), idx_path(options.out), dataset_info_path(options.out)}) {
+  for (const auto& path :
+       {bin_path(options.out), idx_path(options.out), mask_path(options.out), dataset_info_path(options.out)}) {
     require_writable_file(path);
     for (const auto& input : options.inputs) {
       std::error_code error;
@@ -273,7 +293,8 @@ DatasetInfo prepare_dataset(const PrepareOptions& options) {
   for (const auto& input : options.inputs) PosixFile::open_to_read(input);  // all named files exist before any is read
   if (options.out.has_parent_path()) create_folder(options.out.parent_path());
   require_outputs(options);
-  RemoveOnFailure bin(aside(bin_path(options.out))), idx(aside(idx_path(options.out)));
+  RemoveOnFailure bin(aside(bin_path(options.out))), idx(aside(idx_path(options.out))),
+      mask(aside(mask_path(options.out)));
   DocumentSink sink(options.out);
   PrepareProgress progress;
   for (const auto& input : options.inputs) {
@@ -286,11 +307,12 @@ DatasetInfo prepare_dataset(const PrepareOptions& options) {
   if (sink.writer().documents() == 0) {
     throw_bad_input(options.inputs.front().string(), "the input holds no text", "give files that are not empty");
   }
-  sink.writer().finish();
+  sink.finish();
   const DatasetInfo info = info_of(sink);
   publish(options.out, info);
   bin.release();
   idx.release();
+  mask.release();
   return info;
 }
 

@@ -30,7 +30,6 @@ class Trainer {
         ranks_{&communicator, world_group(session)},
         program_(session.programs.train),
         batch_(global_batch_of(session.programs.train)),
-        tokens_(batch_ * session.programs.train.sequence_length),
         sample_(static_cast<size_t>(2 * session.programs.train.sequence_length)) {}
 
   TrainerReport run();
@@ -53,7 +52,7 @@ class Trainer {
   const TrainerOptions& options_;
   CheckpointRanks ranks_;
   const Program& program_;
-  int64_t batch_, tokens_;
+  int64_t batch_;
   int64_t samples_ = 0;          ///< consumed so far by all ranks
   std::vector<int32_t> sample_;  ///< room for one: fill_batch
   TrainerReport report_;
@@ -66,8 +65,9 @@ StepRecord Trainer::one_step(int64_t step) {
   session_.switch_to(*session_.train);
   const auto begin = Clock::now();
   fill_batch(*session_.train, program_, session_.place, samples_, options_.training, sample_);
+  session_.train->step_inputs() =
+      step_inputs_at(session_.job, step, options_.total_steps, counted_targets(program_, samples_, options_.training));
   samples_ += batch_;
-  session_.train->step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, tokens_);
   session_.train->step();
   const StepMetrics metrics = session_.train->metrics();
   return {.step = step,
@@ -183,14 +183,19 @@ double evaluate_loss(Session& session, const SampleReader& read, int64_t first, 
   const int64_t batch = global_batch_of(program);
   std::vector<int32_t> sample(static_cast<size_t>(2 * program.sequence_length));
   session.switch_to(executor);
-  double sum = 0;
+  double sum = 0, weights = 0;
   for (int64_t i = 0; i < batches; ++i) {
-    fill_batch(executor, program, session.place, first + i * batch, read, sample);
-    executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
+    const int64_t begin = first + i * batch;
+    fill_batch(executor, program, session.place, begin, read, sample);
+    const int64_t counted = counted_targets(program, begin, read);
+    executor.step_inputs() = step_inputs_at(session.job, 1, 1, counted);
     executor.step();
-    sum += executor.metrics().loss;
+    // A batch weighs what it counts; without a loss mask all weigh exactly 1.
+    const double weight = static_cast<double>(counted) / static_cast<double>(batch * program.sequence_length);
+    sum += weight * executor.metrics().loss;
+    weights += weight;
   }
-  return sum / static_cast<double>(std::max<int64_t>(batches, 1));
+  return weights > 0 ? sum / weights : 0;
 }
 
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options) {

@@ -19,7 +19,7 @@ namespace foresail {
 /// One optimizer step, as rank 0 saw it.
 struct StepRecord {
   int64_t step = 0;
-  int64_t tokens = 0;  ///< trained on so far
+  int64_t tokens = 0;  ///< read so far; those that a loss mask leaves out are among them
   double loss = 0, grad_norm = 0, clip_factor = 0, learning_rate = 0;
   double seconds = 0;
   bool skipped = false;                   ///< the update was left out: its gradient or loss was not finite
@@ -69,7 +69,8 @@ struct TrainerReport {
 /// every rank.
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options);
 
-/// Mean loss of `batches` global batches from sample `first` on, with the evaluation Program. Collective.
+/// Mean loss over the counted targets of `batches` global batches from sample `first` on, with the evaluation Program; 0 if
+/// none counts. Collective.
 double evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches);
 
 }  // namespace foresail
