@@ -102,7 +102,8 @@ void TokenEncoder::encode_stage(size_t stage, std::string_view piece) {
   const bool last = stage == tokenizer_.stages.size();
   const bool prefix = last ? tokenizer_.prefix_space : tokenizer_.stages[stage].prefix_space;
   if (prefix && !piece.starts_with(' ')) {
-    const std::string prefixed = " " + std::string(piece);
+    std::string prefixed(1, ' ');
+    prefixed += piece;
     return last ? encode_word(prefixed) : encode_words(stage, prefixed);
   }
   return last ? encode_word(piece) : encode_words(stage, piece);
