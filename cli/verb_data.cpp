@@ -27,6 +27,9 @@ std::string histogram_text(const std::vector<LengthBin>& bins) {
 }
 
 std::string tokenizer_text(const DatasetSummary& summary) {
+  if (summary.info && !summary.info->tokenizer_name.empty()) {
+    return summary.info->tokenizer + ", " + summary.info->tokenizer_name;
+  }
   if (summary.info) return summary.info->tokenizer;
   if (!summary.origin.tokenizer.empty()) return summary.origin.tokenizer;
   return "unknown (no dataset.json)";
@@ -66,7 +69,14 @@ std::function<Exit()> add_prepare(CLI::App& app) {
   };
   const auto flags = std::make_shared<Flags>();
   app.add_option("IN", flags->inputs, "Text or JSONL files, plain, gzip or zstd")->required();
-  app.add_option("--tokenizer", flags->options.tokenizer, "bytes; a tokenizer.json is not built yet")->required();
+  app.add_option("--tokenizer", flags->options.tokenizer,
+                 "bytes, or a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)")
+      ->required();
+  app.add_option(
+         "--end-of-document", flags->options.end_of_document,
+         "The added token that ends documents (default: eos_token of the tokenizer_config.json beside it, or its "
+         "only special token)")
+      ->type_name("TOKEN");
   add_path(app, "--out", flags->options.out,
            "Prefix of the .bin, .idx and .dataset.json files, and of .mask if there are prompts")
       ->required();

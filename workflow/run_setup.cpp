@@ -10,6 +10,7 @@
 #include "program/compile.h"
 #include "runtime/data/dataset.h"
 #include "workflow/run_notes.h"
+#include "workflow/run_tokenizer.h"
 
 namespace foresail {
 namespace {
@@ -39,8 +40,11 @@ RunState identity_of(const RunSetup& setup) {
   state.model_name = setup.plan.model_name;
   state.model_config = setup.plan.model_config;
   const auto info = load_dataset_info(*setup.data);
-  const std::string tokenizer = info ? info->tokenizer : setup.data->origin().tokenizer;
-  if (!tokenizer.empty()) state.notes[kTokenizerNote] = tokenizer;
+  if (info) {
+    note_tokenizer(*info, state.notes);
+  } else if (const std::string tokenizer = setup.data->origin().tokenizer; !tokenizer.empty()) {
+    state.notes[kTokenizerNote] = tokenizer;
+  }
   return state;
 }
 

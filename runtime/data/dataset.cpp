@@ -123,6 +123,13 @@ void verify_against_info(const TokenDataset& data, const DatasetInfo& info, std:
     problems.push_back(source + ": its document_lengths are not those of the documents");
   }
   if (info.mask && data.mask() != nullptr) verify_mask_against_info(data, *info.mask, problems);
+  if (!info.tokenizer_digest.empty()) {
+    const std::string path = tokenizer_path(data.prefix()).string();
+    collect(problems, [&] {
+      if (digest_of(read_file(path)) == info.tokenizer_digest) return;
+      problems.push_back(path + ": its digest differs from the one in " + source);
+    });
+  }
 }
 
 void verify_vocabulary(const TokenDataset& data, const std::optional<DatasetInfo>& info, DatasetVerdict& verdict) {
@@ -166,6 +173,10 @@ std::vector<LengthBin> LengthHistogram::bins() const {
 
 std::filesystem::path dataset_info_path(const std::filesystem::path& prefix) {
   return prefix.string() + ".dataset.json";
+}
+
+std::filesystem::path tokenizer_path(const std::filesystem::path& prefix) {
+  return prefix.string() + ".tokenizer.json";
 }
 
 std::optional<DatasetInfo> load_dataset_info(const TokenDataset& data) {

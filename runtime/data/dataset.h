@@ -39,11 +39,12 @@ struct MaskInfo {
 
 /// PREFIX.dataset.json.
 struct DatasetInfo {
-  std::string tokenizer = "bytes";
-  int64_t vocabulary = 0;        ///< ids are below it
-  int64_t end_of_document = -1;  ///< id that ends every document; -1: none
-  int64_t maximum_id = 0;        ///< largest id that occurs
-  std::string token_type;        ///< "u16" or "i32"
+  std::string tokenizer = "bytes";               ///< or "byte-level-bpe": PREFIX.tokenizer.json is a copy of it
+  std::string tokenizer_name, tokenizer_digest;  ///< file name and digest of that tokenizer.json; empty for bytes
+  int64_t vocabulary = 0;                        ///< ids are below it
+  int64_t end_of_document = -1;                  ///< id that ends every document; -1: none
+  int64_t maximum_id = 0;                        ///< largest id that occurs
+  std::string token_type;                        ///< "u16" or "i32"
   int64_t tokens = 0, documents = 0;
   int64_t bin_bytes = 0, idx_bytes = 0;
   std::string bin_digest, idx_digest;
@@ -53,6 +54,8 @@ struct DatasetInfo {
 };
 
 std::filesystem::path dataset_info_path(const std::filesystem::path& prefix);
+/// The copy of the tokenizer.json that a dataset was made with.
+std::filesystem::path tokenizer_path(const std::filesystem::path& prefix);
 std::string dataset_info_to_json(const DatasetInfo& info);
 /// Throws bad_input naming the field.
 DatasetInfo dataset_info_from_json(const std::string& text, const std::string& source);

@@ -20,6 +20,10 @@ Json info_to_json(const DatasetInfo& info) {
   Json value;
   value["schema"] = kSchema;
   value["tokenizer"] = info.tokenizer;
+  if (!info.tokenizer_digest.empty()) {
+    value["tokenizer_name"] = info.tokenizer_name;
+    value["tokenizer_digest"] = info.tokenizer_digest;
+  }
   value["vocabulary"] = info.vocabulary;
   value["end_of_document"] = info.end_of_document < 0 ? Json(nullptr) : Json(info.end_of_document);
   value["maximum_id"] = info.maximum_id;
@@ -46,12 +50,14 @@ DatasetInfo dataset_info_from_json(const std::string& text, const std::string& s
   const Json root = parse_json(text, source);
   const JsonObject object(root, source);
   object.require_schema(kSchema);
-  object.refuse_unknown_keys({"schema", "tokenizer", "vocabulary", "end_of_document", "maximum_id", "token_type",
-                              "tokens", "documents", "bin_bytes", "idx_bytes", "bin_digest", "idx_digest",
-                              "document_lengths", "mask"});
+  object.refuse_unknown_keys({"schema", "tokenizer", "tokenizer_name", "tokenizer_digest", "vocabulary",
+                              "end_of_document", "maximum_id", "token_type", "tokens", "documents", "bin_bytes",
+                              "idx_bytes", "bin_digest", "idx_digest", "document_lengths", "mask"});
   constexpr int64_t kMostIds = std::numeric_limits<int32_t>::max();
   DatasetInfo info;
   info.tokenizer = object.require_string("tokenizer");
+  info.tokenizer_name = object.get_string("tokenizer_name", "");
+  info.tokenizer_digest = object.get_string("tokenizer_digest", "");
   info.vocabulary = object.require_int("vocabulary", 1, kMostIds);
   info.end_of_document = object.get_int("end_of_document", -1, 0, kMostIds);
   info.maximum_id = object.require_int("maximum_id", 0, info.vocabulary - 1);

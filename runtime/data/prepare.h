@@ -44,8 +44,9 @@ struct PrepareProgress {
 
 struct PrepareOptions {
   std::vector<std::filesystem::path> inputs;  ///< read in this order; plain, gzip or zstd
-  std::string tokenizer = "bytes";
-  std::filesystem::path out;  ///< PREFIX; its folder is created
+  std::string tokenizer = "bytes";            ///< or the path of a tokenizer.json
+  std::string end_of_document;  ///< an added token or an id of the tokenizer.json; empty: what its files say
+  std::filesystem::path out;    ///< PREFIX; its folder is created
   DocumentSplit split = DocumentSplit::file;
   TextFormat format = TextFormat::automatic;
   std::function<void(const PrepareProgress&)> progress;  ///< called about every 16 MiB of text; may be empty
