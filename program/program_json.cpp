@@ -365,6 +365,7 @@ std::string dump_program(const Program& program) {
             {"rows_per_micro_batch", program.rows_per_micro_batch},
             {"sequence_length", program.sequence_length},
             {"precision", json_of(program.precision)},
+            {"accumulate_dtype", name_of(program.accumulate_dtype)},
             {"parameter_elements", program.parameter_elements},
             {"arena", json_of(program.arena)},
             {"data_stride_bytes", program.data_stride_bytes},
@@ -395,6 +396,8 @@ Program read_program(const std::string& text, const std::string& source) {
   program.rows_per_micro_batch = object.require_int("rows_per_micro_batch", 1, kMost);
   program.sequence_length = object.require_int("sequence_length", 1, kMost);
   program.precision = precision_from(object.require_object("precision"));
+  program.accumulate_dtype =
+      object.has("accumulate_dtype") ? dtype_from(object, "accumulate_dtype") : program.precision.gradient;
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
   program.arena = arena_from(object.require_object("arena"));
   program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMostDataBytes);
