@@ -90,7 +90,7 @@ enum class OpKind : uint8_t {
   bias_gelu_backward,  ///< dy, x, bias -> dx (the gradient of x + bias)
   swiglu,              ///< gu[T,2F] (gate columns, then up columns) -> y[T,F] = silu(gate) * up
   swiglu_backward,     ///< dy[T,F], gu -> dgu[T,2F]; in place over gu allowed
-  add,                 ///< a, b -> a + b in the type of a (b may have another); in place allowed
+  add,                 ///< a, b -> a + b in the type of a (b may have another); in place allowed where they agree
   copy,                ///< x -> x
   cast,                ///< x -> x in the output's element type
   dropout,             ///< x -> x * mask / (1 - probability); its own derivative; in place allowed; `random_site`

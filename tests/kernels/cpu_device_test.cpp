@@ -46,6 +46,8 @@ TEST_P(CpuDeviceThreads, ResultsDoNotDependOnSharedBuffers) {
     if (test.op.kind == OpKind::clip_scale) allowed = {{0, 0}};
     for (const InPlace& shared : allowed) {
       if (shared.input >= static_cast<int>(test.op.inputs.size())) continue;
+      const int64_t room = test.op.inputs[static_cast<size_t>(shared.input)].bytes();
+      if (test.op.outputs[static_cast<size_t>(shared.output)].bytes() != room) continue;  // a static check refuses it
       ++tried;
       EXPECT_TRUE(outputs_agree(test, expected, run_case(*cpu, test, before, {shared}), 0))
           << "output " << shared.output << " in the buffer of input " << shared.input;
