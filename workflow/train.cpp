@@ -18,6 +18,7 @@
 #include "workflow/judge.h"
 #include "workflow/run_log.h"
 #include "workflow/run_setup.h"
+#include "workflow/run_tokenizer.h"
 #include "workflow/train_events.h"
 
 namespace foresail {
@@ -88,7 +89,7 @@ std::string last_plan(const TrainOptions& options) {
 
 TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const TrainerReport& report, double seconds) {
   const Program& program = setup.session->programs.train;
-  const int64_t tokens = global_batch_of(program) * program.sequence_length;
+  const int64_t tokens = report.global_batch * program.sequence_length;
   TrainResult result;
   result.steps = report.last_step;
   result.tokens = report.tokens;
@@ -97,7 +98,7 @@ TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const 
   result.step_seconds_median = median_of(report.step_seconds);
   if (result.step_seconds_median > 0) {
     result.tokens_per_second = static_cast<double>(tokens) / result.step_seconds_median;
-    result.mfu = mfu_of(setup, result.step_seconds_median);
+    result.mfu = mfu_of(setup, result.step_seconds_median, report.global_batch);
   }
   result.peak_bytes = report.resident_bytes;
   result.arena_bytes = setup.arena_bytes;
@@ -114,6 +115,7 @@ void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLo
   if (!lock.held()) lock = FolderLock(options.out);
   check_run_folder(options);  // another run may have begun since the first check
   write_file_atomically(options.out / "plan.json", setup.plan_text);
+  keep_tokenizer(setup.data->prefix(), options.out);
   log_info("plan {} ({}): arena of {} bytes allocated, as predicted", short_text(setup.plan.strategy),
            setup.plan.model_name, setup.arena_bytes);
 }
@@ -141,6 +143,16 @@ void check_checkpoints(const TrainOptions& options) {
   if (options.resume_step || !some) checkpoint_to_resume(options.out, options.resume_step);
 }
 
+void warn_of_other_tokenizer(const TrainOptions& options, const Plan& plan) {
+  const auto data = data_prefix(options.data, plan);
+  const std::filesystem::path init = options.init.value_or("");
+  for (const auto& model : {std::filesystem::path(plan.job.model), init}) {
+    if (const std::string difference = tokenizer_difference(model, data); !difference.empty()) {
+      return log_warning("{}", difference);
+    }
+  }
+}
+
 }  // namespace
 
 RankCount check_train(const TrainOptions& options) {
@@ -149,6 +161,7 @@ RankCount check_train(const TrainOptions& options) {
   const Plan plan = load_plan(options.plan);
   steps_of(options, plan);
   if (options.init) check_init(options, plan);
+  warn_of_other_tokenizer(options, plan);
   check_checkpoints(options);
   if (options.resume) read_metrics(metrics_path(options.out));
   return count;

@@ -18,8 +18,12 @@
 namespace foresail {
 namespace {
 
-constexpr double kOtherPlanTolerance =
-    1e-5;  // relative; the design's bound for another plan, placement or thread count
+/// Relative bound for another plan, placement or thread count.
+double other_plan_tolerance(DType activation) {
+  if (activation == DType::f16) return 0x1p-9;
+  if (activation == DType::bf16) return 0x1p-6;
+  return 1e-5;
+}
 
 void emit(const TrainerOptions& options, const CheckpointRanks& ranks, const RunEvent& event) {
   if (ranks.rank() == 0 && options.on_event) options.on_event(event);
@@ -103,17 +107,25 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
                    .samples = stored.samples_consumed,
                    .losses = stored.losses,
                    .checkpoint = path.string(),
+                   .loss_scaler = first_loss_scaler(session.job),
                    .same_plan = stored.plan_digest == options.identity.plan_digest,
                    .source_config = note_of(stored, kConfigNote)};
+  if (const std::string note = note_of(stored, kLossScaleNote); !note.empty()) {
+    start.loss_scaler = loss_scaler_from(note, path.string());
+  }
   const std::string batch = note_of(stored, kBatchNote);
   start.same_batch = batch == std::to_string(global_batch_of(program));
+  const std::string next = note_of(stored, kNextBatchNote);
+  const Program& next_program = session.step_after(stored.samples_consumed).program;
+  start.same_next_batch = (next.empty() ? batch : next) == std::to_string(global_batch_of(next_program));
   RunEvent proof{"resume_unverified", stored.step,
                  fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch),
                  path.string(), 0};
   if (const std::string note = note_of(stored, kProbeNote); start.same_batch && !note.empty()) {
     const double recorded = std::strtod(note.c_str(), nullptr);
     const double actual = std::strtod(probe_loss(session, options, stored.samples_consumed).c_str(), nullptr);
-    compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan);
+    compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan,
+                   program.precision.activation);
     proof.kind = "resume_verified";
     proof.text = fmt::format("the next batch has the recorded loss {:.9g}", actual);
   }
@@ -162,9 +174,9 @@ std::string take_parameters(Session& session, const CheckpointRanks& ranks, cons
 
 }  // namespace
 
-void compare_losses(const std::string& what, double recorded, double actual, bool same_plan) {
-  const bool equal = same_plan ? recorded == actual
-                               : std::abs(actual - recorded) <= kOtherPlanTolerance * std::max(1.0, std::abs(recorded));
+void compare_losses(const std::string& what, double recorded, double actual, bool same_plan, DType activation) {
+  const double tolerance = other_plan_tolerance(activation) * std::max(1.0, std::abs(recorded));
+  const bool equal = same_plan ? recorded == actual : std::abs(actual - recorded) <= tolerance;
   if (equal) return;
   throw_bad_input(what,
                   fmt::format("recorded {:.17g}, now {:.17g}{}", recorded, actual,
@@ -173,7 +185,7 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
 }
 
 std::string probe_loss(Session& session, const TrainerOptions& options, int64_t samples_consumed) {
-  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1));
+  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1).value());
 }
 
 StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options) {
@@ -187,6 +199,7 @@ StartState start_run(Session& session, const CheckpointRanks& ranks, const Train
   const std::string origin =
       options.init ? take_parameters(session, ranks, *options.init, start) : std::string("new parameters");
   emit(options, ranks, {"start", 0, origin, "", 0});
+  start.loss_scaler = first_loss_scaler(session.job);
   return start;
 }
 

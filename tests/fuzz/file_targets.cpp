@@ -23,34 +23,63 @@ void replace_file(const std::filesystem::path& path, const std::string& content)
   std::ofstream(path, std::ios::binary) << content;
 }
 
-DatasetInfo prepare_example(const std::filesystem::path& folder) {
+void prepare_example(const std::filesystem::path& folder) {
   std::ofstream(folder / "in.txt") << "first document\n\nsecond\n\nthe third one is a little longer\n";
+  std::ofstream(folder / "in.jsonl") << "{\"prompt\": \"what comes\", \"completion\": \"last\"}\n";
   PrepareOptions options;
-  options.inputs = {folder / "in.txt"};
+  options.inputs = {folder / "in.txt", folder / "in.jsonl"};
   options.out = folder / "d";
   options.split = DocumentSplit::blank_lines;
-  return prepare_dataset(options);
+  prepare_dataset(options);
 }
 
 // What training does with a dataset.
-void use_dataset(const std::filesystem::path& prefix) {
-  const IndexedDataset data(prefix);
-  for (int64_t d = 0; d < data.documents(); ++d) data.document_begin(d);
-  check_vocabulary(data, 257);
-  const SampleSource source(data, {4, 0.2, 1, 257}, DataPart::training);
+void use_dataset(const std::filesystem::path& path, int64_t vocabulary) {
+  const auto data = open_dataset(path);
+  data->each_document([](int64_t) {});
+  check_vocabulary(*data, vocabulary);
+  dataset_identity(*data);
+  const SampleSource source(*data, {4, 0.2, 1, vocabulary}, DataPart::training);
   std::vector<int32_t> tokens(4), targets(4);
-  for (int64_t i = 0; i < source.samples(); ++i) source.read(i, tokens, targets);
-  inspect_dataset(prefix);
+  for (int64_t i = 0; i < source.samples(); ++i) {
+    source.read(i, tokens, targets);
+    source.counted_targets(i);
+    source.document_starts(i, tokens);
+  }
+  inspect_dataset(path, true);
 }
 
-FuzzTarget dataset_target(const std::string& suffix, Content kind) {
+/// `described`: with dataset.json beside it; without, as other programs write it.
+FuzzTarget dataset_target(const std::string& suffix, Content kind, bool described) {
   const auto folder = std::make_shared<TemporaryFolder>();
   prepare_example(folder->path());
   const std::filesystem::path prefix = folder->path() / "d", path = prefix.string() + suffix;
-  return {"dataset" + suffix, kind, {read_file(path)}, [folder, prefix, path](const std::string& content) {
+  const std::string name = "dataset" + suffix + (described ? "" : ", not described");
+  if (!described) std::filesystem::remove(dataset_info_path(prefix));
+  return {name, kind, {read_file(path)}, [folder, prefix, path](const std::string& content) {
             replace_file(path, content);
             verify_dataset(prefix);
-            use_dataset(prefix);
+            use_dataset(prefix, kByteVocabulary);
+          }};
+}
+
+// One of three shards is damaged: in the middle of training, or the one for validation.
+FuzzTarget shard_target(const std::string& damaged) {
+  const auto folder = std::make_shared<TemporaryFolder>();
+  std::vector<int32_t> header(256, 0);
+  header[0] = 20240520, header[1] = 1, header[2] = 40;
+  std::vector<uint16_t> tokens(40, 11);
+  tokens[0] = tokens[17] = 50256;
+  const auto bytes = [](const auto& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]);
+  };
+  const std::string example = bytes(header) + bytes(tokens);
+  for (const char* name : {"s_train_1.bin", "s_train_2.bin", "s_val_1.bin"})
+    replace_file(folder->path() / name, example);
+  return {"shard " + damaged, Content::bytes, {example}, [folder, damaged](const std::string& content) {
+            replace_file(folder->path() / damaged, content);
+            verify_dataset(folder->path());
+            use_dataset(folder->path(), 50257);
           }};
 }
 
@@ -185,9 +214,14 @@ FuzzTarget weights_target(const std::string& file, Content kind) {
 }  // namespace
 
 std::vector<FuzzTarget> file_targets() {
-  return {dataset_target(".idx", Content::bytes),
-          dataset_target(".bin", Content::bytes),
-          dataset_target(".dataset.json", Content::json),
+  return {dataset_target(".idx", Content::bytes, true),
+          dataset_target(".bin", Content::bytes, true),
+          dataset_target(".mask", Content::bytes, true),
+          dataset_target(".dataset.json", Content::json, true),
+          dataset_target(".idx", Content::bytes, false),
+          dataset_target(".mask", Content::bytes, false),
+          shard_target("s_train_2.bin"),
+          shard_target("s_val_1.bin"),
           safetensors_target(),
           safetensors_header_target(),
           checkpoint_target("manifest.json", Content::json, false),
