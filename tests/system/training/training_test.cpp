@@ -133,8 +133,7 @@ TEST_F(Training, WeightsGoOutAsHuggingFaceHasThemAndAreTrainedOn) {
   };
   const Json trained = document_of({"train", "plan.json", "--data", "verses", "--out", "run"});
   const std::string checkpoint = trained["checkpoint"];
-  const Json exported =
-      document_of({"checkpoint", "export", checkpoint, "weights", "--max-shard-bytes", "100kB"});
+  const Json exported = document_of({"checkpoint", "export", checkpoint, "weights", "--max-shard-bytes", "100kB"});
   EXPECT_GT(exported["files"].size(), 1u);
   EXPECT_EQ(exported["rounded"], 0);
   // The folder is a MODEL and its weights; two devices and one, from the files and from the checkpoint.
@@ -219,6 +218,8 @@ TEST_F(Training, WhatCannotRunIsRefusedBeforeAnythingStarts) {
   expect_refused({"stress", "missing.json", "--data", "verses"}, 2, {"missing.json"});
   expect_refused({"sample", "run", "--prompt", "x"}, 2, {"run"});
   expect_refused({"report", "run"}, 2, {"run"});
+  expect_refused({"checkpoint", "export", "missing", "weights"}, 2, {"missing", "no folder"});
+  expect_refused({"checkpoint", "import", "missing", "step-0"}, 2, {"missing", "no such folder"});
   expect_refused({"profile", "--out", "no/such/folder/machine.json"}, 2, {"folder"});
   expect_refused({"profile", "--out", "m.json", "--for", "gpt9"}, 2, {"gpt9"});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run")) << "half-written";
