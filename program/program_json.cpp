@@ -66,6 +66,8 @@ constexpr AttributeField kAttributeFields[] = {
     {"heads", &OpAttributes::heads, nullptr},
     {"kv_heads", &OpAttributes::kv_heads, nullptr},
     {"head_dim", &OpAttributes::head_dim, nullptr},
+    {"value_dim", &OpAttributes::value_dim, nullptr},
+    {"rope_dim", &OpAttributes::rope_dim, nullptr},
     {"window", &OpAttributes::window, nullptr},
     {"vocabulary", &OpAttributes::vocabulary, nullptr},
     {"context_parallel", &OpAttributes::context_parallel, nullptr},
@@ -78,6 +80,9 @@ constexpr AttributeField kAttributeFields[] = {
     {"rope_factor", nullptr, &OpAttributes::rope_factor},
     {"rope_low_frequency", nullptr, &OpAttributes::rope_low_frequency},
     {"rope_high_frequency", nullptr, &OpAttributes::rope_high_frequency},
+    {"rope_beta_fast", nullptr, &OpAttributes::rope_beta_fast},
+    {"rope_beta_slow", nullptr, &OpAttributes::rope_beta_slow},
+    {"rope_magnitude", nullptr, &OpAttributes::rope_magnitude},
 };
 
 Json json_of(const OpAttributes& attributes) {
