@@ -16,7 +16,7 @@ namespace foresail {
 struct RunSetup {
   Plan plan;
   std::string plan_text, plan_digest;
-  std::unique_ptr<IndexedDataset> data;
+  std::unique_ptr<TokenDataset> data;
   std::unique_ptr<SampleSource> training, validation;  ///< validation: null if the job holds nothing out
   std::unique_ptr<Session> session;
   RunState identity;                 ///< what checkpoints say about this run
@@ -39,8 +39,8 @@ void require_predicted_arena(const RunSetup& setup, const std::filesystem::path&
 
 SampleReader reader_of(const SampleSource& source);
 
-/// MFU of a step over all devices; 0 if the peak is unknown.
-double mfu_of(const RunSetup& setup, double step_seconds);
+/// MFU of a step of `global_batch` sequences over all devices; 0 if the peak is unknown.
+double mfu_of(const RunSetup& setup, double step_seconds, int64_t global_batch);
 
 /// Of all ranks. Collective.
 double largest(Communicator& communicator, const Session& session, double value);
