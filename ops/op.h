@@ -102,7 +102,8 @@ enum class OpKind : uint8_t {
   // Step bookkeeping and optimizer. n = elements of a flat range.
   fill_zero,     ///< -> x[n] = 0
   squared_norm,  ///< g[n], in any type that accumulates -> accum sum f64[1]; counted only where `count_rule` says so
-  clip_scale,    ///< metrics f64[4] -> metrics: [2] = grad norm, [3] = factor min(1, clip_norm / norm), 0 if not finite
+  clip_scale,    ///< metrics f64[4] -> metrics: [2] = grad norm, unscaled, [3] = factor min(1, clip_norm / norm)
+                 ///< / loss_scale, 0 if not finite
   adamw,         ///< g[n] (likewise), metrics f64[4] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
   count_
 };
