@@ -306,35 +306,6 @@ def expert_ffn(c, w, p, x, targets):
     return y, router_losses(c, logits, scores, index, targets)
 
 
-def latent_shapes(c, p):
-    width, heads, rank = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
-    nope, turned, value = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
-    return {p + "q_a_proj.weight": (c["q_lora_rank"], width), p + "q_a_layernorm.weight": (c["q_lora_rank"],),
-            p + "q_b_proj.weight": (heads * (nope + turned), c["q_lora_rank"]),
-            p + "kv_a_proj_with_mqa.weight": (rank + turned, width), p + "kv_a_layernorm.weight": (rank,),
-            p + "kv_b_proj.weight": (heads * (nope + value), rank), p + "o_proj.weight": (width, heads * value)}
-
-
-def rotate_neighbours(x, frequencies):
-    """Rotary positions where elements 2i and 2i + 1 are a pair."""
-    return rotate(torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1), frequencies)
-
-
-def latent_attention(c, w, p, x):
-    """Multi-head latent attention (DeepSeek-V2, section 2.1); one rotated key serves all heads."""
-    heads, rank = c["num_attention_heads"], c["kv_lora_rank"]
-    nope, turned = c["qk_nope_head_dim"], c["qk_rope_head_dim"]
-    frequencies = inverse_frequencies(c, turned)
-    queries = rms_norm(x @ w[p + "q_a_proj.weight"].T, w[p + "q_a_layernorm.weight"], c["rms_norm_eps"])
-    q_nope, q_turned = heads_of(queries @ w[p + "q_b_proj.weight"].T, heads).split((nope, turned), dim=-1)
-    latent, k_turned = (x @ w[p + "kv_a_proj_with_mqa.weight"].T).split((rank, turned), dim=-1)
-    latent = rms_norm(latent, w[p + "kv_a_layernorm.weight"], c["rms_norm_eps"])
-    k_nope, v = heads_of(latent @ w[p + "kv_b_proj.weight"].T, heads).split((nope, c["v_head_dim"]), dim=-1)
-    k_turned = rotate_neighbours(k_turned[:, None], frequencies).expand(-1, heads, -1, -1)
-    q = torch.cat((q_nope, rotate_neighbours(q_turned, frequencies)), dim=-1)
-    return merge_heads(causal_attention(q, torch.cat((k_nope, k_turned), dim=-1), v)) @ w[p + "o_proj.weight"].T
-
-
 def decoder_head_dim(c):
     return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
 
@@ -440,10 +411,7 @@ def decoder_loss(c, w, tokens, targets):
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         normed = rms_norm(x, w[p + "input_layernorm.weight"], c["rms_norm_eps"])
-        if c["model_type"] == "deepseek_v3":
-            x = x + latent_attention(c, w, p + "self_attn.", normed)
-        else:
-            x = x + decoder_attention(c, w, p + "self_attn.", normed, frequencies)
+        x = x + decoder_attention(c, w, p + "self_attn.", normed, frequencies)
         normed = rms_norm(x, w[p + "post_attention_layernorm.weight"], c["rms_norm_eps"])
         if has_experts(c, i):
             y, added = expert_ffn(c, w, p, normed, targets)
