@@ -107,7 +107,8 @@ std::vector<FuzzTarget> text_targets() {
       {"JSONL line",
        Content::json,
        {R"({"text": "caf\u00e9", "id": [1, 2]})"},
-       [](const std::string& c) { text_of_json_line(c, kSource); }},
+       [](const std::string& c) { document_of_json_line(c, kSource); }},
+      tokenizer_target(),
   };
 }
 
