@@ -1,5 +1,7 @@
 #include "program/compile.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -13,16 +15,16 @@ ShapeRequest request_of(const Job& job) {
   return {job.sequence_length, job.global_batch, precision_of(job), job.dropout};
 }
 
-/// The back ends that execute here convert between f32 and f64 only (kernels/: OpKind::cast).
-void require_reducible(const Job& job, const Strategy& strategy, const Target& target) {
-  const DType gradient = precision_of(job).gradient;
-  if (!strategy.reduce_dtype || *strategy.reduce_dtype == gradient || target.back_end == "catalogue") return;
-  const auto converts = [](DType type) { return type == DType::f32 || type == DType::f64; };
-  if (converts(*strategy.reduce_dtype) && converts(gradient)) return;
+/// The back ends that execute here convert between f32 and f64 only, and add and read gradients in these (kernels/:
+/// OpKind::cast, add, squared_norm, adamw).
+void require_kernels(const std::string& key, const std::optional<DType>& type, DType gradient, const Target& target) {
+  if (!type || *type == gradient || target.back_end == "catalogue") return;
+  const auto converts = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f64; };
+  if (converts(*type) && converts(gradient)) return;
   throw_bad_input(
-      fmt::format("reduce_dtype={}", name_of(*strategy.reduce_dtype)),
+      fmt::format("{}={}", key, name_of(*type)),
       fmt::format("gradients in {} cannot be converted to it on the {} back end", name_of(gradient), target.back_end),
-      "use reduce_dtype=f32 or f64, or leave it out");
+      fmt::format("use {}=f32 or f64, or leave it out", key));
 }
 
 void require_legal(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target) {
@@ -35,7 +37,31 @@ void require_legal(const ModelSpec& model, const Job& job, const Strategy& strat
     throw_bad_input(thing, "the steps of ring attention are fused, and the target has unfused attention",
                     "use context=all_to_all or a target with fused attention");
   }
-  require_reducible(job, strategy, target);
+  const DType gradient = precision_of(job).gradient;
+  require_kernels("accumulate_dtype", strategy.accumulate_dtype, gradient, target);
+  require_kernels("reduce_dtype", strategy.reduce_dtype, strategy.accumulate_dtype.value_or(gradient), target);
+}
+
+/// `request.global_batch` need not be the job's: the data of every Program of the set have room for that one.
+Program compile_step(const ModelSpec& model, const Job& job, ShapeRequest request, const Strategy& strategy,
+                     const Target& target, int stage, const WorkspaceOf& workspace_of) {
+  request.largest_batch = job.global_batch;
+  const StageShape shape = shape_stage(model, request, strategy, target, stage);
+  Program train = compile_training(shape, target, workspace_of, stage);
+  const double tokens = static_cast<double>(request.global_batch) * static_cast<double>(job.sequence_length);
+  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
+  return train;
+}
+
+/// Whatever survives a step lies at the same place in both.
+void require_shared_region(const Program& one, const Program& other) {
+  const auto same = [](const Segment& a, const Segment& b) { return a.offset == b.offset && a.bytes == b.bytes; };
+  const ArenaMap &a = one.arena, &b = other.arena;
+  const bool shared = same(a.step_inputs, b.step_inputs) && same(a.metrics, b.metrics) &&
+                      same(a.constants, b.constants) && same(a.data, b.data) && same(a.parameters, b.parameters) &&
+                      same(a.gradients, b.gradients) && same(a.master, b.master) && same(a.moment1, b.moment1) &&
+                      same(a.moment2, b.moment2) && a.persistent_bytes == b.persistent_bytes;
+  ensure(shared, "a set shares its persistent region");
 }
 
 }  // namespace
@@ -48,18 +74,32 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
   without_dropout.dropout = false;
   const StageShape evaluation = shape_stage(model, without_dropout, strategy, target, stage);
   set.evaluate = compile_evaluation(evaluation, target, workspace_of, stage);
-  ensure(set.evaluate.arena.persistent_bytes == set.train.arena.persistent_bytes, "a set shares its persistent region");
+  for (size_t i = 0; i < job.batch_ramp.size(); ++i) {
+    set.ramp.push_back(compile_ramp_stage(model, job, strategy, target, stage, i, workspace_of));
+    require_shared_region(set.train, set.ramp.back());
+  }
+  require_shared_region(set.train, set.evaluate);
   return set;
+}
+
+int64_t arena_bytes_of(const ProgramSet& set) {
+  int64_t bytes = std::max(set.train.arena.bytes, set.evaluate.arena.bytes);
+  for (const Program& program : set.ramp) bytes = std::max(bytes, program.arena.bytes);
+  return bytes;
 }
 
 Program compile_train(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
                       const WorkspaceOf& workspace_of) {
   require_legal(model, job, strategy, target);
-  const StageShape shape = shape_stage(model, request_of(job), strategy, target, stage);
-  Program train = compile_training(shape, target, workspace_of, stage);
-  const double tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length);
-  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
-  return train;
+  return compile_step(model, job, request_of(job), strategy, target, stage, workspace_of);
+}
+
+Program compile_ramp_stage(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
+                           int stage, size_t ramp_stage, const WorkspaceOf& workspace_of) {
+  require_legal(model, job, strategy, target);
+  ShapeRequest request = request_of(job);
+  request.global_batch = job.batch_ramp.at(ramp_stage).global_batch;
+  return compile_step(model, job, request, strategy, target, stage, workspace_of);
 }
 
 Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,

@@ -1,5 +1,7 @@
 #include "program/stage_shape.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "core/round_up.h"
 #include "ops/step_inputs.h"
@@ -113,6 +115,7 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   const int64_t per_round = strategy.dp * strategy.micro_batch;
   shape.global_batch = request.global_batch;
   shape.micro_batches = divide_up(request.global_batch, per_round);
+  shape.most_micro_batches = divide_up(std::max(request.global_batch, request.largest_batch), per_round);
   shape.sequence_length = request.sequence_length;
   shape.rows = strategy.micro_batch * request.sequence_length / strategy.cp;
   shape.hidden_rows = shape.cut.sequence_parallel ? shape.rows / strategy.tp : shape.rows;
@@ -148,9 +151,9 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   arena.metrics = take(4 * size_of(DType::f64));
   const int constant = shape.block.graph.find(TensorRole::constant);
   arena.constants = take(constant >= 0 ? shape.block.graph.tensors[constant].type().bytes() : 0);
-  arena.data = take(shape.first || shape.last ? shape.micro_batches * data_stride(shape) : 0);
+  arena.data = take(shape.first || shape.last ? shape.most_micro_batches * data_stride(shape) : 0);
   arena.parameters = take(shard_of(shape, shape.shards_parameters()) * size_of(shape.precision.parameter));
-  arena.gradients = take(training ? shard_of(shape, shape.shards_gradients()) * size_of(shape.precision.gradient) : 0);
+  arena.gradients = take(training ? shard_of(shape, shape.shards_gradients()) * size_of(shape.accumulate_dtype()) : 0);
   arena.master = take(training && shape.precision.master_copy ? kept * size_of(DType::f32) : 0);
   arena.moment1 = take(training ? kept * size_of(shape.precision.moment) : 0);
   arena.moment2 = take(training ? kept * size_of(shape.precision.moment) : 0);
@@ -197,9 +200,9 @@ RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena,
   };
   const Precision& precision = shape.precision;
   if (!shape.shards_parameters()) set(Register::parameter, arena.parameters, precision.parameter, false);
-  if (!shape.shards_gradients()) set(Register::gradient, arena.gradients, precision.gradient, false);
+  if (!shape.transient_gradients()) set(Register::gradient, arena.gradients, precision.gradient, false);
   set(Register::parameter_shard, arena.parameters, precision.parameter, shape.shards_parameters());
-  set(Register::gradient_shard, arena.gradients, precision.gradient, shape.shards_gradients());
+  set(Register::gradient_shard, arena.gradients, shape.accumulate_dtype(), shape.shards_gradients());
   set(Register::master, arena.master, DType::f32, shape.shards_state());
   set(Register::moment1, arena.moment1, precision.moment, shape.shards_state());
   set(Register::moment2, arena.moment2, precision.moment, shape.shards_state());
@@ -207,7 +210,7 @@ RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena,
     registers[static_cast<size_t>(Register::tied_parameter)] =
         shape.shards_parameters() ? 0 : arena.parameters.offset + shape.embedding_offset * size_of(precision.parameter);
     registers[static_cast<size_t>(Register::tied_gradient)] =
-        shape.shards_gradients() ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
+        shape.transient_gradients() ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
   }
   return registers;
 }

@@ -43,8 +43,9 @@ struct StageShape {
   bool tied_across_stages = false;   ///< this stage holds one of two copies of the tied embedding
   bool tied_here = false;            ///< the head reads the embedding's table on this stage
   int64_t micro_batches = 1, global_batch = 0;
-  int64_t rows = 0;         ///< of a micro-batch on this rank
-  int64_t hidden_rows = 0;  ///< of its hidden states between layers: fewer with sequence parallelism
+  int64_t most_micro_batches = 1;  ///< of any Program of the set: the data have room for them
+  int64_t rows = 0;                ///< of a micro-batch on this rank
+  int64_t hidden_rows = 0;         ///< of its hidden states between layers: fewer with sequence parallelism
   int64_t sequence_length = 0, hidden = 0;
   LayerKind embedding, block, head;
   int64_t embedding_offset = 0, head_offset = 0;  ///< elements in parameter-shaped segments
@@ -57,6 +58,13 @@ struct StageShape {
   bool shards_parameters() const { return zero_stage == 3; }
   bool shards_gradients() const { return zero_stage >= 2; }
   bool shards_state() const { return zero_stage >= 1; }
+  /// Of the persistent gradients: what micro-batches are summed in.
+  DType accumulate_dtype() const { return strategy.accumulate_dtype.value_or(precision.gradient); }
+  /// Of gradients while ranks sum them.
+  DType reduce_dtype() const { return strategy.reduce_dtype.value_or(accumulate_dtype()); }
+  /// Kernels add to a micro-batch's own gradients, which are then added to those that persist: a shard, or in another
+  /// element type than the kernels'.
+  bool transient_gradients() const { return shards_gradients() || accumulate_dtype() != precision.gradient; }
   /// Gradients are reduced as they become whole, not all behind backward. (ZeRO-2 and 3 reduce in every micro-batch.)
   bool reduces_in_backward() const {
     return strategy.overlap && strategy.bucket_bytes > 0 && mesh.data_ranks() > 1 && !shards_gradients();
@@ -67,6 +75,7 @@ struct ShapeRequest {
   int64_t sequence_length = 0, global_batch = 0;
   Precision precision;
   bool dropout = true;
+  int64_t largest_batch = 0;  ///< of any Program of the set; 0: this one
 };
 
 StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, const Strategy& strategy,
@@ -85,8 +94,8 @@ int64_t data_stride(const StageShape& shape);
 std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind, const StageShape& shape,
                                        const ArenaMap& arena);
 
-/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). Where ZeRO shards a segment,
-/// `parameter` and `gradient` stay 0: they are gathered or transient and placed per call.
+/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). `parameter` stays 0 where it is
+/// gathered, `gradient` where it is transient: they are placed per call.
 RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset);
 
 }  // namespace foresail

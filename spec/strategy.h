@@ -52,6 +52,8 @@ struct Strategy {
   bool overlap = false;               ///< gradient reduction, parameter gathers and sends run beside the compute queue
   int64_t bucket_bytes = 0;           ///< gradients reduced together while backward still runs; 0: all after backward
   std::optional<DType> reduce_dtype;  ///< of gradients while ranks sum them; none: as they are accumulated
+  /// Of gradients while micro-batches are summed, and of what norm and optimizer read; none: as backward makes them.
+  std::optional<DType> accumulate_dtype;
 
   int64_t devices() const { return dp * tp * pp * cp; }
   /// Ranks that hold the same weights: what gradients are reduced over.

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/model_weights.h"
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/io/folder_lock.h"
 #include "runtime/launch/rank.h"
@@ -88,7 +89,7 @@ std::string last_plan(const TrainOptions& options) {
 
 TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const TrainerReport& report, double seconds) {
   const Program& program = setup.session->programs.train;
-  const int64_t tokens = global_batch_of(program) * program.sequence_length;
+  const int64_t tokens = report.global_batch * program.sequence_length;
   TrainResult result;
   result.steps = report.last_step;
   result.tokens = report.tokens;
@@ -97,7 +98,7 @@ TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const 
   result.step_seconds_median = median_of(report.step_seconds);
   if (result.step_seconds_median > 0) {
     result.tokens_per_second = static_cast<double>(tokens) / result.step_seconds_median;
-    result.mfu = mfu_of(setup, result.step_seconds_median);
+    result.mfu = mfu_of(setup, result.step_seconds_median, report.global_batch);
   }
   result.peak_bytes = report.resident_bytes;
   result.arena_bytes = setup.arena_bytes;
@@ -119,9 +120,23 @@ void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLo
            setup.plan.model_name, setup.arena_bytes);
 }
 
-/// What a rank would find out, said before any starts. A run that never finished a checkpoint starts at step 0.
+/// What a rank would find out, said before any starts.
+void check_init(const TrainOptions& options, const Plan& plan) {
+  const std::filesystem::path& path = *options.init;
+  if (std::filesystem::exists(path / kManifestName)) {
+    const Checkpoint checkpoint(path);
+    checkpoint.check_files();
+    if (!checkpoint.manifest().sealed)
+      log_warning("{}: it holds no digests: its values cannot be verified", path.string());
+    return;
+  }
+  const ModelWeights weights(path, request_of(plan).model);
+  weights.check_head_copy();
+  for (const std::string& note : weights.notes()) log_warning("{}", note);
+}
+
+/// A run that never finished a checkpoint starts at step 0.
 void check_checkpoints(const TrainOptions& options) {
-  if (options.init) Checkpoint(*options.init).check_files();
   if (!options.resume || (!options.resume_step && !holds_checkpoints(options.out))) return;
   const std::vector<CheckpointEntry> entries = list_checkpoints(options.out);
   const bool some = std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.complete; });
@@ -145,6 +160,7 @@ RankCount check_train(const TrainOptions& options) {
   const RankCount count = check_setup(options.plan, options.data, options.device);
   const Plan plan = load_plan(options.plan);
   steps_of(options, plan);
+  if (options.init) check_init(options, plan);
   warn_of_other_tokenizer(options, plan);
   check_checkpoints(options);
   if (options.resume) read_metrics(metrics_path(options.out));

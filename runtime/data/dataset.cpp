@@ -200,9 +200,10 @@ DatasetSummary inspect_dataset(const std::filesystem::path& path, bool lengths) 
   summary.counts = data->counts();
   summary.tokens = data->tokens();
   summary.bin_bytes = token_bytes(*data);
-  summary.counted_tokens = counted_tokens(*data);
   summary.own_validation_begin = data->own_validation_begin();
   summary.info = load_dataset_info(*data);
+  const bool stated = summary.info && summary.info->mask;
+  summary.counted_tokens = stated ? summary.info->mask->counted_tokens : counted_tokens(*data);
   if (lengths) {
     summary.document_lengths = histogram_of(*data);
     summary.counts.documents = documents_in(*summary.document_lengths);

@@ -48,7 +48,9 @@ int64_t validation_begin(const TokenDataset& data, int64_t sequence_length, doub
     throw_bad_input(data.prefix().string(),
                     "has no document boundary that leaves a sample of sequence length " +
                         std::to_string(sequence_length) + " on both sides",
-                    "prepare it with shorter documents (--split blank-lines), or set validation_fraction to 0");
+                    data.index().empty() ? "give shards named *_val_*.bin, too, or set validation_fraction to 0"
+                                         : "prepare it with shorter documents (--split blank-lines), or set "
+                                           "validation_fraction to 0");
   }
   return *boundary;
 }

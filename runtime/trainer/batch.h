@@ -23,10 +23,10 @@ class SampleReader {
   using Count = std::function<int64_t(int64_t index)>;
 
   SampleReader() = default;
-  /// All targets count.
+  /// All targets count. Implicit: a lambda is a reader.
   template <typename F>
   requires std::is_invocable_v<F, int64_t, std::span<int32_t>, std::span<int32_t>> SampleReader(F read)
-      : read_(std::move(read)) {}  // NOLINT(google-explicit-constructor): a lambda is a reader
+      : read_(std::move(read)) {}
   SampleReader(Read read, Count counted) : read_(std::move(read)), counted_(std::move(counted)) {}
 
   explicit operator bool() const { return static_cast<bool>(read_); }

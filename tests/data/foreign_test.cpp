@@ -129,7 +129,6 @@ TEST(MegatronDataset, OffsetsBeyondTwoGibibytesAreRight) {
   Ids ids(4);
   data->read(kFirst + kSecond - 1, ids);
   EXPECT_EQ(ids, (Ids{0, 7, 8, 9}));
-  dataset_identity(*data);
 }
 
 class Shards : public ::testing::Test {
@@ -184,6 +183,16 @@ TEST_F(Shards, FindDocumentsInBothDirections) {
       EXPECT_EQ(data->previous_document(token), *std::prev(next)) << token;
     }
   }
+}
+
+TEST_F(Shards, TheFirstValidationTokenBeginsADocumentEvenInTheMiddleOfOne) {
+  shard("s_train_1.bin", {50256, 1, 2, 50256, 3});
+  shard("s_val_1.bin", {4, 5, 6, 50256, 7});
+  const auto data = open_dataset(path("s"));
+  EXPECT_EQ(lengths_of(*data), (std::vector<int64_t>{3, 2, 3, 2}));
+  EXPECT_EQ(data->next_document(4), 5);
+  EXPECT_EQ(data->previous_document(8), 5);
+  EXPECT_EQ(data->previous_document(5), 3);
 }
 
 TEST_F(Shards, DocumentsAreFoundFarBack) {
