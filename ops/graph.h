@@ -17,11 +17,11 @@ enum class DimName : uint8_t {
   sequences,  ///< sequences of a micro-batch
   position,   ///< sequence_length or the rows of a position table
   hidden,
-  qkv,  ///< (heads + 2 kv_heads) * head_dim
+  qkv,  ///< packed rows: heads * head_dim, then kv
   heads,
   qk_heads,   ///< heads + kv_heads
-  attention,  ///< heads * head_dim
-  kv,         ///< 2 * kv_heads * head_dim; several tp ranks hold the same KV head if there are fewer heads than ranks
+  attention,  ///< heads * head_dim, or heads * value width
+  kv,  ///< kv_heads * (key + value width); several tp ranks hold the same KV head if there are fewer heads than ranks
   ffn,
   gate_up,  ///< 2 * ffn
   vocabulary,

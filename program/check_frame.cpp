@@ -141,7 +141,7 @@ class FrameCheck {
     }
   }
 
-  /// A training step updates every parameter that this rank keeps the state of.
+  /// A training step updates every parameter that this rank keeps the state of, but for frozen ones.
   void check_update() {
     int64_t updated = 0;
     for (const ScheduleEntry& entry : program_.schedule) {
@@ -154,7 +154,8 @@ class FrameCheck {
         }
       }
     }
-    const int64_t kept = program_.parameter_elements / (program_.zero_stage >= 1 ? program_.mesh.shard : 1);
+    const int64_t trained = program_.parameter_elements - program_.frozen_elements;
+    const int64_t kept = trained / (program_.zero_stage >= 1 ? program_.mesh.shard : 1);
     if (updated != kept) {
       problems_.add(fmt::format("the optimizer updates {} of {} parameters of this rank", updated, kept));
     }

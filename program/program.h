@@ -227,6 +227,7 @@ struct Program {
   Precision precision;
   DType accumulate_dtype = DType::f32;  ///< of the persistent gradients
   int64_t parameter_elements = 0;       ///< of the whole stage, padding included; a shard holds 1 / mesh.shard of it
+  int64_t frozen_elements = 0;          ///< of these: no optimizer updates them
   ArenaMap arena;
   int64_t data_stride_bytes = 0;
   int64_t alignment = 64;

@@ -375,6 +375,7 @@ std::string dump_program(const Program& program) {
             {"model_flops", program.model_flops},
             {"chunks", Json::array()},
             {"blocks", Json::array()}};
+  if (program.frozen_elements > 0) json["frozen_elements"] = program.frozen_elements;
   for (const Chunk& chunk : program.chunks) json["chunks"].push_back(json_of(chunk));
   for (const Block& block : program.blocks) json["blocks"].push_back(json_of(block));
   json["calls"] = calls_json(program);
@@ -399,6 +400,7 @@ Program read_program(const std::string& text, const std::string& source) {
   program.accumulate_dtype =
       object.has("accumulate_dtype") ? dtype_from(object, "accumulate_dtype") : program.precision.gradient;
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
+  program.frozen_elements = object.get_int("frozen_elements", 0, 0, program.parameter_elements);
   program.arena = arena_from(object.require_object("arena"));
   program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMostDataBytes);
   program.alignment = object.require_int("alignment", 1, 1 << 20);

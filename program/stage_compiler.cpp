@@ -65,6 +65,7 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
   program_.precision = shape.precision;
   program_.accumulate_dtype = shape.accumulate_dtype();
   program_.parameter_elements = shape.parameter_elements;
+  program_.frozen_elements = shape.frozen_elements;
   program_.alignment = shape.alignment;
   program_.data_stride_bytes = data_stride(shape);
   program_.reads_tokens = shape.first;

@@ -54,6 +54,12 @@ Unit place_kind(const StageShape& shape, const LayerKind& kind, const std::set<i
                                     .partial = differentiated.partial_weight_gradients});
 }
 
+int64_t frozen_elements(const Unit& unit) {
+  int64_t elements = 0;
+  for (const FlatRange& range : unit.ranges) elements += range.frozen ? range.end - range.begin : 0;
+  return elements;
+}
+
 void place_units(StageShape& shape) {
   const std::set<int> tied = tied_weights(shape.head.graph);
   shape.tied_here = shape.first && shape.last && !tied.empty();
@@ -70,6 +76,11 @@ void place_units(StageShape& shape) {
   }
   shape.head_offset = offset;
   shape.parameter_elements = offset + (shape.last ? shape.head.unit.elements : 0);
+  shape.frozen_elements =
+      (shape.first ? frozen_elements(shape.embedding.unit) : 0) + (shape.last ? frozen_elements(shape.head.unit) : 0);
+  for (const ChunkShape& chunk : shape.chunks) {
+    shape.frozen_elements += chunk.layers.count * frozen_elements(shape.block.unit);
+  }
 }
 
 void place_chunks(StageShape& shape, const ModelSpec& model, int stage) {

@@ -49,7 +49,7 @@ struct StageShape {
   int64_t sequence_length = 0, hidden = 0;
   LayerKind embedding, block, head;
   int64_t embedding_offset = 0, head_offset = 0;  ///< elements in parameter-shaped segments
-  int64_t parameter_elements = 0;
+  int64_t parameter_elements = 0, frozen_elements = 0;
 
   int64_t hidden_bytes() const;  ///< of one micro-batch's hidden states, aligned
   int64_t layer_offset(size_t chunk, int64_t index) const {
@@ -75,7 +75,7 @@ struct ShapeRequest {
   int64_t sequence_length = 0, global_batch = 0;
   Precision precision;
   bool dropout = true;
-  int64_t largest_batch = 0;  ///< of any Program of the set; 0: this one
+  int64_t largest_batch = 0;             ///< of any Program of the set; 0: this one
   std::vector<std::string> frozen = {};  ///< Job::frozen
 };
 

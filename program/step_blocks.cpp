@@ -36,7 +36,8 @@ std::optional<Block> startup_block(const StageShape& shape, const ArenaMap& aren
   const int32_t table = add_buffer(block, graph.tensors[constant].name, Register::absolute, arena.constants.offset,
                                    graph.tensors[constant].type(), MemoryKind::scratch);
   for (const Node& node : graph.nodes) {
-    if (node.collective != NodeCollective::none || node.kind != OpKind::rope) continue;
+    if (node.collective != NodeCollective::none) continue;
+    if (node.kind != OpKind::rope && node.kind != OpKind::latent_join) continue;
     block.instructions.push_back(operation(OpKind::rope_table, {}, {table}, TimeKind::compute));
     block.instructions.back().attributes = node.attributes;
     return block;

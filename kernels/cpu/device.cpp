@@ -4,9 +4,11 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/float16.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/operand_check.h"
+#include "kernels/rounded_storage.h"
 
 namespace foresail {
 namespace {
@@ -17,7 +19,8 @@ OpTable collect_ops() {
   OpTable table{};
   for (const auto list :
        {embedding_ops(), norm_ops(), qk_norm_ops(), linear_ops(), rope_ops(), attention_ops(), attention_backward_ops(),
-        unfused_attention_ops(), rearrange_ops(), element_wise_ops(), dropout_ops(), loss_ops(), optimizer_ops()}) {
+        unfused_attention_ops(), latent_attention_ops(), rearrange_ops(), router_ops(), router_balance_ops(),
+        dispatch_ops(), expert_linear_ops(), element_wise_ops(), dropout_ops(), loss_ops(), optimizer_ops()}) {
     for (const CpuOp& op : list) table[static_cast<size_t>(op.kind)] = &op;
   }
   return table;
@@ -49,19 +52,22 @@ class CpuDevice : public Device {
   std::string_view name() const override { return "cpu"; }
 
   std::unique_ptr<Kernel> bind(const OpInstance& op) override {
+    if (has_rounded_storage(op)) return with_rounded_storage(op, bind(widened(op)));
     const CpuOp& row = checked_row(op);
     if (row.bind) return row.bind(op, library_);
     return std::make_unique<FunctionKernel>(row, op, library_.threads());
   }
 
   int64_t workspace_bytes(const OpInstance& op) override {
+    if (has_rounded_storage(op)) return widened_bytes(op) + workspace_bytes(widened(op));
     const CpuOp& row = checked_row(op);
     if (row.bind) return row.bound_workspace ? row.bound_workspace(op, library_) : 0;
     return row.workspace ? row.workspace(op, library_.threads()) : 0;
   }
 
   bool supports(OpKind kind, DType dtype) const override {
-    return dtype == DType::f32 && static_cast<int>(kind) < kOpKindCount && table_[static_cast<size_t>(kind)] != nullptr;
+    return (dtype == DType::f32 || is_16_bit_float(dtype)) && static_cast<int>(kind) < kOpKindCount &&
+           table_[static_cast<size_t>(kind)] != nullptr;
   }
 
  private:

@@ -38,13 +38,16 @@ std::unique_ptr<Device> device_named(const std::string& name) {
 
 /// Arena over liveness bound. The goal is 1.02 for all; what misses it has its measured limit here (docs/measurements.md):
 /// what a split backward carries to its weight gradient grows while kept activations still shrink; chunks of unequal
-/// layers, messages and gradients in transit do not always fit into the holes that are free at their time.
-double most_looseness(const Strategy& strategy) {
+/// layers, messages and gradients in transit, scores that are replayed whole do not always fit into the holes that are free
+/// at their time.
+double most_looseness(const Experiment& experiment) {
+  const Strategy& strategy = experiment.strategy;
   if (splits_backward(strategy.schedule)) return 1.32;
   if (strategy.schedule == ScheduleKind::interleaved) return 1.18;
   const bool plain = !strategy.overlap && strategy.zero_stage < 2 && strategy.recompute_layers.empty() &&
                      !strategy.reduce_dtype && !strategy.accumulate_dtype;
-  return plain ? 1.02 : 1.13;
+  if (!plain) return 1.13;
+  return experiment.unfused_attention && strategy.recompute != Recompute::none ? 1.03 : 1.02;
 }
 
 /// One rank's part in an experiment.
@@ -139,7 +142,7 @@ void Run::check_programs() {
   if (mesh_.data_rank(place_) != 0 || place_.tp != 0) return;
   for (const Program* program : {&programs_.train, &programs_.evaluate}) append(check_program(*program));
   const int64_t bound = liveness_bound(programs_.train);
-  const double most = most_looseness(experiment_.strategy);
+  const double most = most_looseness(experiment_);
   if (static_cast<double>(programs_.train.arena.bytes) > most * static_cast<double>(bound)) {
     outcome_.violations.push_back(fmt::format("stage {}: arena of {} bytes is looser than {} x {}", place_.pp,
                                               programs_.train.arena.bytes, most, bound));

@@ -85,6 +85,8 @@ TEST_P(FrozenProgram, PassesTheStaticChecksAndKeepsNoMore) {
       for (int stage = 0; stage < strategy.pp; ++stage) {
         programs.push_back(compile(model, frozen_job(patterns), strategy, {}, stage).train);
         EXPECT_EQ(check_program(programs.back()), std::vector<std::string>{}) << patterns[0];
+        const std::string dump = dump_program(programs.back());
+        EXPECT_EQ(dump_program(read_program(dump, "dump")), dump);
         const Program whole = compile(model, small_job(), strategy, {}, stage).train;
         EXPECT_LE(programs.back().arena.slots.bytes, whole.arena.slots.bytes) << patterns[0];
       }

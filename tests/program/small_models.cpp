@@ -68,8 +68,33 @@ ModelSpec small_deep() {
   return model;
 }
 
+ModelSpec small_latent() {
+  ModelSpec model = small_llama();
+  model.name = "small-latent";
+  model.family = "deepseek_v3";
+  model.kv_heads = 4;
+  model.latent = {.query_rank = 14, .kv_rank = 10, .nope_dim = 6, .rope_dim = 4, .value_dim = 7};
+  model.head_dim = 10;
+  return model;
+}
+
+ModelSpec small_yarn() {
+  ModelSpec model = small_latent();
+  model.name = "small-yarn";
+  model.family = "deepseek_v2";
+  model.latent.query_rank = 0;
+  model.latent.value_dim = 12;
+  model.rope_scaling = RopeScaling::yarn;
+  model.rope_theta = 100;
+  model.rope_factor = 8;
+  model.rope_original_positions = 8;
+  model.rope_mscale = 0.7;
+  model.rope_mscale_all_dim = 1;
+  return model;
+}
+
 ModelSpec small_model(const std::string& name) {
-  for (const auto make : {small_llama, small_gpt2, small_qwen3, small_uneven, small_deep}) {
+  for (const auto make : {small_llama, small_gpt2, small_qwen3, small_uneven, small_deep, small_latent, small_yarn}) {
     if (make().name == "small-" + name) return make();
   }
   throw_bad_input("model '" + name + "'", "no small model has that name", "see small_models.h");

@@ -112,8 +112,9 @@ std::vector<Case> cases_of(const std::vector<std::string>& fixtures) {
   return all;
 }
 
-const std::vector<std::string> kFixtures{"gpt2",           "llama", "llama3-scaled", "llama-linear",
-                                         "mistral-window", "qwen2", "qwen3"};
+const std::vector<std::string> kFixtures{
+    "gpt2",  "llama",      "llama3-scaled", "llama-linear",      "mistral-window",
+    "qwen2", "qwen2-yarn", "qwen3",         "deepseek-v3-dense", "deepseek-v2-yarn"};
 
 class FirstStep : public ::testing::TestWithParam<Case> {};
 
@@ -156,7 +157,7 @@ TEST_P(TenSteps, FollowPyTorchsLossesNormsAndParameters) {
   RecordProperty("worst_update", worst.tensor + " " + std::to_string(worst.error * 1e9) + "e-9");
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TenSteps, ::testing::ValuesIn(cases_of({"gpt2", "llama"})),
+INSTANTIATE_TEST_SUITE_P(Models, TenSteps, ::testing::ValuesIn(cases_of({"gpt2", "llama", "deepseek-v3-dense"})),
                          [](const auto& info) { return name_of_case(info.param); });
 
 TEST(Settings, CompileToProgramsThatDiffer) {
@@ -199,6 +200,15 @@ std::vector<Fault> faults() {
       {"linear_scaling_ignored", "llama-linear", [](ModelSpec& m) { m.rope_scaling = RopeScaling::none; }},
       {"window_ignored", "mistral-window", [](ModelSpec& m) { m.sliding_window = 0; }},
       {"window_one_key_longer", "mistral-window", [](ModelSpec& m) { m.sliding_window = 6; }},
+      {"yarn_scaling_ignored", "qwen2-yarn", [](ModelSpec& m) { m.rope_scaling = RopeScaling::none; }},
+      {"yarn_taken_for_linear", "qwen2-yarn", [](ModelSpec& m) { m.rope_scaling = RopeScaling::linear; }},
+      {"yarn_ramp_elsewhere", "qwen2-yarn", [](ModelSpec& m) { m.rope_beta_fast = 32; }},
+      {"yarn_without_magnitude", "qwen2-yarn", [](ModelSpec& m) { m.rope_attention_factor = 1; }},
+      {"latent_yarn_of_plain_sharpness", "deepseek-v2-yarn",
+       [](ModelSpec& m) { m.rope_mscale = m.rope_mscale_all_dim = 0; }},
+      {"latent_yarn_with_one_weight_for_both", "deepseek-v2-yarn",
+       [](ModelSpec& m) { m.rope_mscale = m.rope_mscale_all_dim; }},
+      {"rotation_base_of_shared_key", "deepseek-v3-dense", [](ModelSpec& m) { m.rope_theta = 500; }},
       {"layer_norm_epsilon", "gpt2", [](ModelSpec& m) { m.norm_epsilon = 1e-6; }},
   };
 }

@@ -14,7 +14,7 @@ struct Description {
 
 const std::array<Description, kFactors>& descriptions() {
   static const std::array<Description, kFactors> all{{
-      {"model", {"llama", "gpt2", "qwen3", "uneven", "deep"}},
+      {"model", {"llama", "gpt2", "qwen3", "uneven", "deep", "latent", "yarn"}},
       {"dp", {"1", "2", "3", "4"}},
       {"tp", {"1", "2", "3", "4"}},
       {"pp", {"1", "2", "3", "4"}},
