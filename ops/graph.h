@@ -25,6 +25,10 @@ enum class DimName : uint8_t {
   ffn,
   gate_up,  ///< 2 * ffn
   vocabulary,
+  experts,         ///< of a layer; cut by expert parallelism
+  expert_ffn,      ///< width of one expert; cut by its tensor degree
+  expert_gate_up,  ///< 2 * expert_ffn
+  expert_rows,     ///< rows of the buffers that experts work on
 };
 
 bool cut_by_tensor_parallelism(DimName name);

@@ -93,6 +93,7 @@ enum class CountRule : uint8_t {
   tensor_rank_zero,   ///< replicated over tp: only tp rank 0 of replica 0 counts
   first_copy,         ///< KV heads held by several tp ranks: only the first of `kv_copies` neighbours counts
   nobody,             ///< a second holder of a tied weight
+  every_expert_rank,  ///< experts: every rank of expert replica 0 counts what it holds
 };
 
 /// Position encodings by rotation (Su et al. 2021) and their length extensions.

@@ -121,7 +121,7 @@ class MemoryCheck {
       problems_.add(step, fmt::format("buffer '{}' {}", which.name, text));
     };
     const ArenaMap& arena = program_.arena;
-    const int64_t stride = which.shard_stride, others = program_.mesh.shard - 1;
+    const int64_t stride = which.shard_stride, others = shard_ranks(program_.mesh, which) - 1;
     const bool in_arena = touch.begin >= 0 && touch.end >= touch.begin && touch.end <= arena.bytes && stride >= 0 &&
                           (stride == 0 || others <= (arena.bytes - touch.end) / stride);
     if (!in_arena) {
@@ -267,14 +267,14 @@ class MemoryCheck {
   void update_stale(const Step& step, const Touch& touch, const Buffer& which) {
     if (step.instruction->kind == InstructionKind::all_gather) {
       stale_.remove(touch.begin, touch.end);
-    } else if (which.shard_stride > 0 && program_.mesh.shard > 1) {
-      stale_.add(touch.begin, touch.begin + which.shard_stride * program_.mesh.shard);
+    } else if (which.shard_stride > 0 && shard_ranks(program_.mesh, which) > 1) {
+      stale_.add(touch.begin, touch.begin + which.shard_stride * shard_ranks(program_.mesh, which));
     }
   }
 
   bool may_alias(const Step& step, size_t output, size_t input, const Touch& a, const Touch& b) const {
     const Instruction& instruction = *step.instruction;
-    const bool shards = instruction.group == GroupKind::shard;
+    const bool shards = instruction.group == GroupKind::shard || instruction.group == GroupKind::expert_shard;
     if (instruction.kind == InstructionKind::all_gather) {
       return shards && is_own_part(b, buffer(step, b), a, buffer(step, a));
     }

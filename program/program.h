@@ -17,10 +17,14 @@ namespace foresail {
 
 /// Base addresses that an execution of a block supplies. Address = arena + base[register] + offset, and for buffers with a
 /// shard stride + shard rank * stride.
+///
+/// A layer with experts is two units: what the data ranks share, and its experts, which the ranks of another mesh share.
 enum class Register : uint8_t {
-  absolute,         ///< base 0: step inputs, metrics, constants
-  parameter,        ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
-  gradient,         ///< accumulators that compute adds to: part of the gradients, or transient (ZeRO-2 and 3)
+  absolute,          ///< base 0: step inputs, metrics, constants
+  parameter,         ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
+  gradient,          ///< accumulators that compute adds to: part of the gradients, or transient (ZeRO-2 and 3)
+  expert_parameter,  ///< the same of the layer's experts
+  expert_gradient,
   parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
   gradient_shard,   ///< the reduced gradient that norm and optimizer read: without ZeRO the same as `gradient`
   tied_parameter,   ///< the embedding unit's weights, for a tied head on the same rank
@@ -51,6 +55,7 @@ struct Buffer {
   TensorType type;
   MemoryKind memory = MemoryKind::scratch;
   int64_t shard_stride = 0;  ///< bytes between the shards of neighbouring shard ranks; 0: the same address on all
+  bool of_experts = false;   ///< these are the ranks of expert_shard groups, not of shard groups
 };
 
 enum class InstructionKind : uint8_t {
@@ -75,6 +80,7 @@ enum class TimeKind : uint8_t {
   recompute,
   tensor_comm,
   context_comm,
+  expert_comm,
   data_comm,
   pipeline_comm,
   optimizer,
@@ -190,6 +196,7 @@ struct ParameterSlice {
   Init init;
   bool decay = true;
   bool transposed_in_file = false;
+  bool of_experts = false;     ///< the ranks that hold a copy are those of the expert mesh
   bool replicated = false;     ///< a lower tp rank holds the same rectangle
   bool second_holder = false;  ///< of a tied weight: not stored, not counted again
 
@@ -204,7 +211,7 @@ struct Segment {
 struct ArenaMap {
   Segment parameters, gradients, master, moment1, moment2;  ///< persistent, parameter-shaped (whole or this shard)
   Segment step_inputs;                                      ///< one StepInputs
-  Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
+  Segment metrics;                                          ///< f64 by StepMetric
   Segment constants;
   Segment data;  ///< per micro-batch: tokens i32[T], then targets i32[T]
   /// Kept activations of all chunks, what they carry from backward to weight gradient, and the temporaries of whatever
@@ -226,6 +233,7 @@ struct Program {
   int64_t sequence_length = 0;       ///< whole sequences; a context-parallel rank holds 1 / cp of each
   Precision precision;
   int64_t parameter_elements = 0;  ///< of the whole stage, padding included; a shard holds 1 / mesh.shard of it
+  int64_t expert_elements = 0;  ///< of its experts, which follow in every segment; a shard holds 1 / mesh.expert_shard
   ArenaMap arena;
   int64_t data_stride_bytes = 0;
   int64_t alignment = 64;
@@ -242,6 +250,10 @@ struct Program {
 /// The calls that `entry` executes (some only for the last micro-batch: `skips`).
 const std::vector<Call>& calls_of(const Program& program, const ScheduleEntry& entry);
 inline bool skips(const ScheduleEntry& entry, const Call& call) { return call.last_only && !entry.last; }
+/// Ranks whose shards lie `shard_stride` apart.
+inline int64_t shard_ranks(const Mesh& mesh, const Buffer& buffer) {
+  return buffer.of_experts ? mesh.expert_shard : mesh.shard;
+}
 /// Sequences that this rank's micro-batch holds (their context-parallel share).
 int64_t sequences_per_micro_batch(const Program& program);
 

@@ -7,6 +7,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "program/mesh_json.h"
 #include "program/program.h"
 
 namespace foresail {
@@ -20,10 +21,11 @@ constexpr int64_t kMostAttribute = int64_t{1} << 28;
 constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
-constexpr const char* kRegisterNames[] = {
-    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
-    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "delayed",
-    "carried",       "x_in",      "x_out",    "hidden_gradient", "data",           "scratch"};
+constexpr const char* kRegisterNames[] = {"absolute",        "parameter",       "gradient",       "expert_parameter",
+                                          "expert_gradient", "parameter_shard", "gradient_shard", "tied_parameter",
+                                          "tied_gradient",   "master",          "moment1",        "moment2",
+                                          "saved",           "delayed",         "carried",        "x_in",
+                                          "x_out",           "hidden_gradient", "data",           "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr std::string_view kAnchorNames[] = {"none", "slot",    "delayed_slot", "carried_slot",
                                              "data", "scratch", "outgoing",     "outgoing_gradient"};
@@ -31,14 +33,13 @@ constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", 
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                              "ring_shift", "send",       "receive",    "wait_send"};
 constexpr const char* kQueueNames[] = {"compute", "inline_comm", "bulk_comm", "pipeline", "host_copy"};
-constexpr const char* kTimeNames[] = {"compute",   "recompute",     "tensor_comm", "context_comm",
-                                      "data_comm", "pipeline_comm", "optimizer"};
-constexpr const char* kGroupNames[] = {"world", "tensor", "context", "shard", "replica", "kv_copies", "embedding"};
-static_assert(std::size(kGroupNames) == kGroupKinds);
+constexpr const char* kTimeNames[] = {"compute",     "recompute", "tensor_comm",   "context_comm",
+                                      "expert_comm", "data_comm", "pipeline_comm", "optimizer"};
 constexpr const char* kPhaseNames[] = {"startup",         "begin_step",       "forward",   "backward",
                                        "weight_gradient", "reduce_gradients", "grad_norm", "update"};
 static_assert(std::size(kPhaseNames) == kPhaseCount);
-constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody"};
+constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody",
+                                           "every_expert_rank"};
 constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3"};
 
 template <typename Enum, size_t N>
@@ -130,6 +131,7 @@ Json json_of(const Buffer& buffer) {
             {"offset", buffer.offset},    {"dtype", name_of(buffer.type.dtype)},
             {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
   if (buffer.shard_stride != 0) json["shard_stride"] = buffer.shard_stride;
+  if (buffer.of_experts) json["of_experts"] = true;
   return json;
 }
 
@@ -162,6 +164,7 @@ Buffer buffer_from(const JsonObject& object) {
     object.fail("shape", "the tensor is larger than any memory", "check the sizes");
   buffer.memory = value_in<MemoryKind>(kMemoryNames, object, "memory");
   buffer.shard_stride = object.get_int("shard_stride", 0, 0, kMost);
+  buffer.of_experts = object.get_bool("of_experts", false);
   return buffer;
 }
 
@@ -178,7 +181,7 @@ Json json_of(const Instruction& instruction) {
   json["queue"] = name_in(kQueueNames, instruction.queue);
   json["time"] = name_in(kTimeNames, instruction.time);
   if (is_collective(instruction.kind)) {
-    json["group"] = name_in(kGroupNames, instruction.group);
+    json["group"] = name_of(instruction.group);
   }
   if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
     json["peer_stage"] = instruction.peer_stage;
@@ -198,6 +201,14 @@ std::vector<int32_t> indices_from(const JsonObject& object, const std::string& k
   return indices;
 }
 
+GroupKind group_from(const JsonObject& object) {
+  const std::string text = object.require_string("group");
+  for (int kind = 0; kind < kGroupKinds; ++kind) {
+    if (name_of(static_cast<GroupKind>(kind)) == text) return static_cast<GroupKind>(kind);
+  }
+  object.fail("group", fmt::format("'{}' is unknown", text), "check the dump");
+}
+
 Instruction instruction_from(const JsonObject& object, const Block& block) {
   const size_t buffers = block.buffers.size();
   Instruction instruction;
@@ -211,7 +222,7 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   instruction.workspace = static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
   instruction.queue = value_in<Queue>(kQueueNames, object, "queue");
   instruction.time = value_in<TimeKind>(kTimeNames, object, "time");
-  if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
+  if (object.has("group")) instruction.group = group_from(object);
   instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
   instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1 << 20));
   instruction.keep = static_cast<int32_t>(object.get_int("keep", 0, 0, 1 << 10));
@@ -403,46 +414,12 @@ Chunk chunk_from(const JsonObject& object) {
   return chunk;
 }
 
-Json json_of(const Mesh& mesh) {
-  return {{"pp", mesh.pp},
-          {"dp", mesh.dp},
-          {"cp", mesh.cp},
-          {"tp", mesh.tp},
-          {"shard", mesh.shard},
-          {"kv_copies", mesh.kv_copies},
-          {"embedding_pair", mesh.embedding_pair}};
-}
-
-Mesh mesh_from(const JsonObject& object) {
-  Mesh mesh;
-  int64_t devices = 1;
-  const auto degree = [&](const char* key) {
-    const int64_t value = object.require_int(key, 1, kMostDevices);
-    devices *= value;
-    if (devices > kMostDevices) object.fail(key, "the mesh has too many devices", "check the dump");
-    return static_cast<int32_t>(value);
-  };
-  mesh.pp = degree("pp");
-  mesh.dp = degree("dp");
-  mesh.cp = degree("cp");
-  mesh.tp = degree("tp");
-  const auto divisor = [&](const char* key, int32_t whole) {
-    const int64_t value = object.get_int(key, 1, 1, whole);
-    if (whole % value != 0) object.fail(key, "it does not divide its ranks", "check the dump");
-    return static_cast<int32_t>(value);
-  };
-  mesh.shard = divisor("shard", mesh.data_ranks());
-  mesh.kv_copies = divisor("kv_copies", mesh.tp);
-  mesh.embedding_pair = object.get_bool("embedding_pair", true);
-  return mesh;
-}
-
 }  // namespace
 
 std::string dump_program(const Program& program) {
   Json json{{"schema", kSchema},
             {"name", program.name},
-            {"mesh", json_of(program.mesh)},
+            {"mesh", mesh_form(program.mesh)},
             {"stage", program.stage},
             {"zero_stage", program.zero_stage},
             {"global_batch", program.global_batch},
@@ -451,6 +428,7 @@ std::string dump_program(const Program& program) {
             {"sequence_length", program.sequence_length},
             {"precision", json_of(program.precision)},
             {"parameter_elements", program.parameter_elements},
+            {"expert_elements", program.expert_elements},
             {"arena", json_of(program.arena)},
             {"data_stride_bytes", program.data_stride_bytes},
             {"alignment", program.alignment},
@@ -481,6 +459,7 @@ Program read_program(const std::string& text, const std::string& source) {
   program.sequence_length = object.require_int("sequence_length", 1, kMost);
   program.precision = precision_from(object.require_object("precision"));
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
+  program.expert_elements = object.get_int("expert_elements", 0, 0, kMost);
   program.arena = arena_from(object.require_object("arena"));
   program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMostDataBytes);
   program.alignment = object.require_int("alignment", 1, 1 << 20);

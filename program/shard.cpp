@@ -150,6 +150,14 @@ Graph TensorCut::run() {
 }  // namespace
 
 int64_t local_size(const Dim& dim, const Cut& cut) {
+  switch (dim.name) {
+    case DimName::experts:
+      ensure(dim.size % cut.ep == 0, "legal() lets only degrees through that divide the experts");
+      return dim.size / cut.ep;
+    case DimName::expert_ffn: return divide_up(dim.size, cut.etp);
+    case DimName::expert_gate_up: return 2 * divide_up(dim.size / 2, cut.etp);
+    default: break;
+  }
   if (!cut_by_tensor_parallelism(dim.name)) return dim.size;
   switch (dim.name) {
     case DimName::vocabulary:

@@ -40,6 +40,9 @@ struct FlagKey {
 constexpr std::array<FlagKey, 2> kFurtherFlags{
     {{"ragged_batch", &Strategy::ragged_batch}, {"overlap", &Strategy::overlap}}};
 
+/// Of moe_bound: below 1 not even an even distribution fits.
+constexpr double kLeastBound = 1, kMostBound = 1 << 20;
+
 constexpr std::array<Recompute, 3> kRecomputes{Recompute::none, Recompute::selective, Recompute::full};
 constexpr std::array<ScheduleKind, 5> kSchedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe,
                                                  ScheduleKind::interleaved, ScheduleKind::zb_h1, ScheduleKind::zb_v};
@@ -155,6 +158,17 @@ bool parse_flag(std::string_view key, const std::string& text, const std::string
   refuse(source, key, "'" + text + "' is neither true nor false", "use true or false");
 }
 
+double parse_bound(const std::string& text, const std::string& source) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  if (!whole || !(value >= kLeastBound && value <= kMostBound)) {
+    refuse(source, "moe_bound", "'" + text + "' is no number in range",
+           fmt::format("give a number from {} to {}", kLeastBound, kMostBound));
+  }
+  return value;
+}
+
 void set_key(Strategy& strategy, const std::string& key, const std::string& text, const std::string& source) {
   for (const std::span<const NumberKey> numbers : {std::span<const NumberKey>(kNumberKeys), {kFurtherNumberKeys}}) {
     for (const NumberKey& number : numbers) {
@@ -169,7 +183,9 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
       return;
     }
   }
-  if (key == "schedule") {
+  if (key == "moe_bound") {
+    strategy.moe_bound = parse_bound(text, source);
+  } else if (key == "schedule") {
     strategy.schedule = parse_choice(key, text, kSchedules, source);
   } else if (key == "recompute") {
     strategy.recompute = parse_choice(key, text, kRecomputes, source);
@@ -190,7 +206,7 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
     refuse(source, key, "is unknown",
            "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, "
            "recompute, recompute_layers, zero_group, context, ragged_batch, stage_layers, overlap, bucket_bytes, "
-           "reduce_dtype");
+           "reduce_dtype, moe_bound");
   }
 }
 
@@ -247,6 +263,7 @@ std::vector<std::string> further_items(const Strategy& s) {
   }
   if (!s.stage_layers.empty()) items.push_back(fmt::format("stage_layers={}", fmt::join(s.stage_layers, "+")));
   if (s.reduce_dtype) items.push_back(fmt::format("reduce_dtype={}", name_of(*s.reduce_dtype)));
+  if (s.moe_bound != usual.moe_bound) items.push_back(fmt::format("moe_bound={}", s.moe_bound));
   return items;
 }
 
@@ -306,6 +323,10 @@ StrategyText parse_strategy(const std::string& text) {
 void require_in_range(const Strategy& strategy, const std::string& source) {
   for (const NumberKey& key : kNumberKeys) require_in_range(key, strategy.*key.field, source);
   for (const NumberKey& key : kFurtherNumberKeys) require_in_range(key, strategy.*key.field, source);
+  if (!(strategy.moe_bound >= kLeastBound && strategy.moe_bound <= kMostBound)) {
+    refuse(source, "moe_bound", fmt::format("{} is out of range", strategy.moe_bound),
+           fmt::format("give a number from {} to {}", kLeastBound, kMostBound));
+  }
   int64_t devices = 1;
   for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.cp}) {
     devices *= degree;  // both at most 2^20 here, so the product cannot overflow
