@@ -171,7 +171,7 @@ class FrameCheck {
     };
     const bool training = trains();
     check("parameters", arena.parameters, precision.parameter, true, program_.zero_stage >= 3);
-    check("gradients", arena.gradients, precision.gradient, training, program_.zero_stage >= 2);
+    check("gradients", arena.gradients, program_.accumulate_dtype, training, program_.zero_stage >= 2);
     check("master", arena.master, DType::f32, training && precision.master_copy, program_.zero_stage >= 1);
     check("moment1", arena.moment1, precision.moment, training, program_.zero_stage >= 1);
     check("moment2", arena.moment2, precision.moment, training, program_.zero_stage >= 1);

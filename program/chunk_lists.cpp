@@ -131,19 +131,25 @@ std::vector<Binding> ChunkLists::gather(const std::vector<Held>& units) {
                  [&](const UnitPart& part) { return gather_block(shape_, part, store_.queues()); });
 }
 
-/// ZeRO-2 and 3: zeroed accumulators for what a block adds.
+/// Zeroed transient gradients for what a block adds.
 std::vector<Binding> ChunkLists::zero(const std::vector<Held>& units) {
-  if (!shape_.shards_gradients()) return {};
+  if (!shape_.transient_gradients()) return {};
   return prepare(units, "zero", shape_.precision.gradient, &UnitPart::gradient,
                  [&](const UnitPart& part) { return zero_block(shape_, part); });
 }
 
-void ChunkLists::reduce(const std::vector<Held>& units, const std::vector<Binding>& transients) {
+/// Transient gradients join those that persist: where ZeRO shards these, summed over ranks first.
+void ChunkLists::add_up(const std::vector<Held>& units, const std::vector<Binding>& transients) {
+  if (!shape_.transient_gradients()) return;
   size_t next = 0;
   for (const Held& unit : units) {
-    if (!shape_.shards_gradients() || unit.part.elements() == 0) continue;
-    const int32_t block = shared(key_of("reduce", unit.part),
-                                 [&] { return store_.add_staged(reduce_block(shape_, unit.part, store_.queues())); });
+    const UnitPart& part = unit.part;
+    if (part.elements() == 0) continue;
+    const int32_t block =
+        shape_.shards_gradients()
+            ? shared(key_of("reduce", part),
+                     [&] { return store_.add_staged(reduce_block(shape_, part, store_.queues())); })
+            : shared(key_of("accumulate", part), [&] { return store_.add(accumulate_block(shape_, part)); });
     call(block, registers(unit), {transients.at(next++)});
   }
 }
@@ -163,7 +169,7 @@ void ChunkLists::complete(const Held& unit) {
     bucket_end_ = end;
   }
   bucket_begin_ = begin;
-  const int64_t bytes = (bucket_end_ - bucket_begin_) * size_of(shape_.precision.gradient);
+  const int64_t bytes = (bucket_end_ - bucket_begin_) * size_of(shape_.accumulate_dtype());
   if (bytes >= shape_.strategy.bucket_bytes) flush_bucket();
 }
 
@@ -196,8 +202,10 @@ std::vector<int> ChunkLists::run(const std::vector<Step>& steps) {
     planned.bindings.insert(planned.bindings.end(), transients.begin(), transients.end());
     positions.push_back(list_.add(std::move(planned)));
     later();
-    later = [this, &step, transients] {
-      reduce(step.adds, transients);
+    const bool reduced_each_time = shape_.shards_gradients();
+    if (!reduced_each_time) add_up(step.adds, transients);  // on the compute queue: nothing to wait for
+    later = [this, &step, transients, reduced_each_time] {
+      if (reduced_each_time) add_up(step.adds, transients);
       for (const Held& unit : step.completes) complete(unit);
     };
     if (!store_.queues().bulk_beside) std::exchange(later, [] {})();

@@ -86,7 +86,7 @@ class ChunkLists {
                                Register (UnitPart::*base)() const, const std::function<Block(const UnitPart&)>& make);
   std::vector<Binding> gather(const std::vector<Held>& units);
   std::vector<Binding> zero(const std::vector<Held>& units);
-  void reduce(const std::vector<Held>& units, const std::vector<Binding>& transients);
+  void add_up(const std::vector<Held>& units, const std::vector<Binding>& transients);
   void complete(const Held& unit);
   void flush_bucket();
   std::vector<int> run(const std::vector<Step>& steps);

@@ -13,16 +13,16 @@ ShapeRequest request_of(const Job& job) {
   return {job.sequence_length, job.global_batch, precision_of(job), job.dropout};
 }
 
-/// The back ends that execute here convert between f32 and f64 only (kernels/: OpKind::cast).
-void require_reducible(const Job& job, const Strategy& strategy, const Target& target) {
-  const DType gradient = precision_of(job).gradient;
-  if (!strategy.reduce_dtype || *strategy.reduce_dtype == gradient || target.back_end == "catalogue") return;
-  const auto converts = [](DType type) { return type == DType::f32 || type == DType::f64; };
-  if (converts(*strategy.reduce_dtype) && converts(gradient)) return;
+/// The back ends that execute here convert between f32 and f64 only, and add and read gradients in these (kernels/:
+/// OpKind::cast, add, squared_norm, adamw).
+void require_kernels(const std::string& key, const std::optional<DType>& type, DType gradient, const Target& target) {
+  if (!type || *type == gradient || target.back_end == "catalogue") return;
+  const auto converts = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f64; };
+  if (converts(*type) && converts(gradient)) return;
   throw_bad_input(
-      fmt::format("reduce_dtype={}", name_of(*strategy.reduce_dtype)),
+      fmt::format("{}={}", key, name_of(*type)),
       fmt::format("gradients in {} cannot be converted to it on the {} back end", name_of(gradient), target.back_end),
-      "use reduce_dtype=f32 or f64, or leave it out");
+      fmt::format("use {}=f32 or f64, or leave it out", key));
 }
 
 void require_legal(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target) {
@@ -35,7 +35,9 @@ void require_legal(const ModelSpec& model, const Job& job, const Strategy& strat
     throw_bad_input(thing, "the steps of ring attention are fused, and the target has unfused attention",
                     "use context=all_to_all or a target with fused attention");
   }
-  require_reducible(job, strategy, target);
+  const DType gradient = precision_of(job).gradient;
+  require_kernels("accumulate_dtype", strategy.accumulate_dtype, gradient, target);
+  require_kernels("reduce_dtype", strategy.reduce_dtype, strategy.accumulate_dtype.value_or(gradient), target);
 }
 
 }  // namespace

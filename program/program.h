@@ -20,15 +20,15 @@ namespace foresail {
 ///
 /// A layer with experts is two units: what the data ranks share, and its experts, which the ranks of another mesh share.
 enum class Register : uint8_t {
-  absolute,          ///< base 0: step inputs, metrics, constants
-  parameter,         ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
-  gradient,          ///< accumulators that compute adds to: part of the gradients, or transient (ZeRO-2 and 3)
-  expert_parameter,  ///< the same of the layer's experts
+  absolute,         ///< base 0: step inputs, metrics, constants
+  parameter,        ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
+  gradient,         ///< what compute adds to: part of the gradients, or transient (StageShape::transient_gradients)
+  expert_parameter, ///< the same of the layer's experts
   expert_gradient,
   parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
-  gradient_shard,   ///< the reduced gradient that norm and optimizer read: without ZeRO the same as `gradient`
+  gradient_shard,   ///< the persistent gradients, which are reduced and read by norm and optimizer
   tied_parameter,   ///< the embedding unit's weights, for a tied head on the same rank
-  tied_gradient,    ///< and their accumulators
+  tied_gradient,    ///< and what compute adds to for them
   master,
   moment1,
   moment2,
@@ -232,7 +232,8 @@ struct Program {
   int64_t rows_per_micro_batch = 0;  ///< on this rank
   int64_t sequence_length = 0;       ///< whole sequences; a context-parallel rank holds 1 / cp of each
   Precision precision;
-  int64_t parameter_elements = 0;  ///< of the whole stage, padding included; a shard holds 1 / mesh.shard of it
+  DType accumulate_dtype = DType::f32;  ///< of the persistent gradients
+  int64_t parameter_elements = 0;       ///< of the whole stage, padding included; a shard holds 1 / mesh.shard of it
   int64_t expert_elements = 0;  ///< of its experts, which follow in every segment; a shard holds 1 / mesh.expert_shard
   ArenaMap arena;
   int64_t data_stride_bytes = 0;

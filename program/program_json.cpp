@@ -427,6 +427,7 @@ std::string dump_program(const Program& program) {
             {"rows_per_micro_batch", program.rows_per_micro_batch},
             {"sequence_length", program.sequence_length},
             {"precision", json_of(program.precision)},
+            {"accumulate_dtype", name_of(program.accumulate_dtype)},
             {"parameter_elements", program.parameter_elements},
             {"expert_elements", program.expert_elements},
             {"arena", json_of(program.arena)},
@@ -458,6 +459,8 @@ Program read_program(const std::string& text, const std::string& source) {
   program.rows_per_micro_batch = object.require_int("rows_per_micro_batch", 1, kMost);
   program.sequence_length = object.require_int("sequence_length", 1, kMost);
   program.precision = precision_from(object.require_object("precision"));
+  program.accumulate_dtype =
+      object.has("accumulate_dtype") ? dtype_from(object, "accumulate_dtype") : program.precision.gradient;
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
   program.expert_elements = object.get_int("expert_elements", 0, 0, kMost);
   program.arena = arena_from(object.require_object("arena"));

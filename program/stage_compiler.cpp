@@ -63,6 +63,7 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
   program_.rows_per_micro_batch = shape.rows;
   program_.sequence_length = shape.sequence_length;
   program_.precision = shape.precision;
+  program_.accumulate_dtype = shape.accumulate_dtype();
   program_.parameter_elements = shape.parameter_elements;
   program_.alignment = shape.alignment;
   program_.data_stride_bytes = data_stride(shape);

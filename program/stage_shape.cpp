@@ -126,9 +126,9 @@ RegisterFile unit_registers(const StageShape& shape, const ArenaMap& arena, cons
   };
   const Precision& precision = shape.precision;
   if (!sharing.shards_parameters()) set(parameter, arena.parameters, precision.parameter, 3);
-  if (!sharing.shards_gradients()) set(gradient, arena.gradients, precision.gradient, 2);
+  if (!shape.transient_gradients(sharing)) set(gradient, arena.gradients, precision.gradient, 2);
   set(Register::parameter_shard, arena.parameters, precision.parameter, 3);
-  set(Register::gradient_shard, arena.gradients, precision.gradient, 2);
+  set(Register::gradient_shard, arena.gradients, shape.accumulate_dtype(), 2);
   set(Register::master, arena.master, DType::f32, 1);
   set(Register::moment1, arena.moment1, precision.moment, 1);
   set(Register::moment2, arena.moment2, precision.moment, 1);
@@ -215,7 +215,7 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   arena.constants = take(table != nullptr ? table->type().bytes() : 0);
   arena.data = take(shape.reads_data() ? shape.micro_batches * data_stride(shape) : 0);
   arena.parameters = take(shape.held(3) * size_of(shape.precision.parameter));
-  arena.gradients = take(training ? shape.held(2) * size_of(shape.precision.gradient) : 0);
+  arena.gradients = take(training ? shape.held(2) * size_of(shape.accumulate_dtype()) : 0);
   arena.master = take(training && shape.precision.master_copy ? kept * size_of(DType::f32) : 0);
   arena.moment1 = take(training ? kept * size_of(shape.precision.moment) : 0);
   arena.moment2 = take(training ? kept * size_of(shape.precision.moment) : 0);
@@ -266,7 +266,7 @@ RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena,
         sharing.shards_parameters() ? 0
                                     : arena.parameters.offset + shape.embedding_offset * size_of(precision.parameter);
     registers[static_cast<size_t>(Register::tied_gradient)] =
-        sharing.shards_gradients() ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
+        shape.transient_gradients(sharing) ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
   }
   return registers;
 }

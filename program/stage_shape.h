@@ -81,6 +81,15 @@ struct StageShape {
   }
   /// Of this stage's layers, in order, each once.
   std::vector<const LayerKind*> kinds_of_blocks() const;
+  /// Of the persistent gradients: what micro-batches are summed in.
+  DType accumulate_dtype() const { return strategy.accumulate_dtype.value_or(precision.gradient); }
+  /// Of gradients while ranks sum them.
+  DType reduce_dtype() const { return strategy.reduce_dtype.value_or(accumulate_dtype()); }
+  /// Kernels add to a micro-batch's own gradients, which are then added to those that persist: a shard, or in another
+  /// element type than the kernels'.
+  bool transient_gradients(const Sharing& of) const {
+    return of.shards_gradients() || accumulate_dtype() != precision.gradient;
+  }
   /// Gradients are reduced as they become whole, not all behind backward. (ZeRO-2 and 3 reduce in every micro-batch.)
   bool reduces_in_backward(const Sharing& of) const {
     return strategy.overlap && strategy.bucket_bytes > 0 && of.ranks() > 1 && !of.shards_gradients();
@@ -116,8 +125,8 @@ int64_t data_stride(const StageShape& shape);
 std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind, const StageShape& shape,
                                        const ArenaMap& arena);
 
-/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). Where ZeRO shards a segment,
-/// `parameter` and `gradient` stay 0: they are gathered or transient and placed per call.
+/// Parameter-shaped registers for a unit at `unit_offset` (elements of the whole stage). `parameter` stays 0 where it is
+/// gathered, `gradient` where it is transient: they are placed per call.
 RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset);
 /// The same for experts, of which `unit_offset` counts the elements: `expert_parameter` and `expert_gradient` in place of
 /// `parameter` and `gradient`.

@@ -23,7 +23,7 @@ Block begin_step_block(const StageShape& shape, const ArenaMap& arena, bool trai
     const int64_t elements =
         shape.shards_gradients() ? shape.parameter_elements / shape.mesh.shard : shape.parameter_elements;
     zero(add_buffer(block, "gradients", Register::absolute, arena.gradients.offset,
-                    {shape.precision.gradient, {elements}}, MemoryKind::gradients));
+                    {shape.accumulate_dtype(), {elements}}, MemoryKind::gradients));
   }
   return block;
 }

@@ -42,7 +42,7 @@ int32_t shard_buffer(Block& block, const StageShape& shape, const char* name, Re
 
 /// What norm and optimizer see of a range's reduced gradient.
 int32_t reduced_gradient(Block& block, const StageShape& shape, const FlatRange& range) {
-  const DType dtype = shape.precision.gradient;
+  const DType dtype = shape.accumulate_dtype();
   const auto make = shape.shards_gradients() ? shard_buffer : own_part_buffer;
   return make(block, shape, "gradients", Register::gradient_shard, range, dtype, MemoryKind::gradients);
 }
@@ -79,7 +79,7 @@ struct Staging {
   int32_t sum, part;
 };
 Staging stage(LoweredBlock& lowered, const StageShape& shape, int32_t gradients, int64_t elements, Queue queue) {
-  const DType dtype = *shape.strategy.reduce_dtype;
+  const DType dtype = shape.reduce_dtype();
   Block& block = lowered.block;
   const int64_t share = elements / shape.mesh.shard;
   const int32_t sum = add_buffer(block, "staged", Register::scratch, 0, {dtype, {elements}}, MemoryKind::scratch);
@@ -89,10 +89,6 @@ Staging stage(LoweredBlock& lowered, const StageShape& shape, int32_t gradients,
   block.instructions.push_back(bulk_operation(OpKind::cast, {gradients}, {sum}, queue));
   lowered.scratch_bytes = std::max(lowered.scratch_bytes, round_up(elements * size_of(dtype), shape.alignment));
   return {sum, part};
-}
-
-bool stages_reduction(const StageShape& shape) {
-  return shape.strategy.reduce_dtype && *shape.strategy.reduce_dtype != shape.precision.gradient;
 }
 
 }  // namespace
@@ -125,45 +121,73 @@ Block zero_block(const StageShape& shape, const UnitPart& part) {
   return block;
 }
 
+Block accumulate_block(const StageShape& shape, const UnitPart& part) {
+  Block block{part.kind->graph.name + ".accumulate", {}, {}};
+  for (const FlatRange& range : ranges_of(part)) {
+    const int32_t added = whole_buffer(block, "transient gradients", part.gradient(), range, shape.precision.gradient,
+                                       MemoryKind::scratch);
+    const int32_t sum = whole_buffer(block, "gradients", Register::gradient_shard, range, shape.accumulate_dtype(),
+                                     MemoryKind::gradients);
+    block.instructions.push_back(operation(OpKind::add, {sum, added}, {sum}, TimeKind::compute));
+  }
+  return block;
+}
+
+namespace {
+
+/// ZeRO-2 and 3: a micro-batch's gradients, summed over ranks, join the shard.
+void add_reduced(LoweredBlock& lowered, const StageShape& shape, const UnitPart& part, const FlatRange& range,
+                 Queue queue) {
+  Block& block = lowered.block;
+  const DType dtype = shape.precision.gradient;
+  const int32_t sum = whole_buffer(block, "gradients", part.gradient(), range, dtype, MemoryKind::scratch);
+  int32_t own = -1;
+  if (shape.reduce_dtype() == dtype) {
+    own = own_part_buffer(block, shape, "own gradients", part.gradient(), range, dtype, MemoryKind::scratch);
+    reduce(block, shape, sum, own, queue);
+  } else {
+    const Staging staging = stage(lowered, shape, sum, range.end - range.begin, queue);
+    reduce(block, shape, staging.sum, staging.part, queue);
+    own = staging.part;  // added as it was summed: rounded once, to what accumulates
+  }
+  const int32_t kept = reduced_gradient(block, shape, range);
+  block.instructions.push_back(bulk_operation(OpKind::add, {kept, own}, {kept}, queue));
+}
+
+/// Persistent gradients (`sum`, of which this rank keeps `own`) are reduced in place, or in another type and come back.
+void reduce_persistent(LoweredBlock& lowered, const StageShape& shape, int32_t sum, int32_t own, Queue queue) {
+  Block& block = lowered.block;
+  if (shape.reduce_dtype() == shape.accumulate_dtype()) return reduce(block, shape, sum, own, queue);
+  const int64_t elements = block.buffers[static_cast<size_t>(sum)].type.elements();
+  const Staging staging = stage(lowered, shape, sum, elements, queue);
+  reduce(block, shape, staging.sum, staging.part, queue);
+  block.instructions.push_back(bulk_operation(OpKind::cast, {staging.part}, {own}, queue));
+}
+
+}  // namespace
+
 LoweredBlock reduce_block(const StageShape& shape, const UnitPart& part, const QueuePolicy& queues) {
   LoweredBlock lowered;
-  Block& block = lowered.block;
-  block.name = part.kind->graph.name + ".reduce";
-  const DType dtype = shape.precision.gradient;
+  lowered.block.name = part.kind->graph.name + ".reduce";
   const Queue queue = queues.bulk_queue();
-  const bool transient = shape.shards_gradients();
-  const MemoryKind memory = transient ? MemoryKind::scratch : MemoryKind::gradients;
   for (const FlatRange& range : ranges_of(part)) {
-    const int32_t sum = whole_buffer(block, "gradients", part.gradient(), range, dtype, memory);
-    const int32_t own = own_part_buffer(block, shape, "own gradients", part.gradient(), range, dtype, memory);
-    if (stages_reduction(shape)) {
-      const Staging staging = stage(lowered, shape, sum, range.end - range.begin, queue);
-      reduce(block, shape, staging.sum, staging.part, queue);
-      block.instructions.push_back(bulk_operation(OpKind::cast, {staging.part}, {own}, queue));
-    } else {
-      reduce(block, shape, sum, own, queue);
+    if (shape.shards_gradients()) {
+      add_reduced(lowered, shape, part, range, queue);
+      continue;
     }
-    if (!transient) continue;
-    const int32_t kept = reduced_gradient(block, shape, range);
-    block.instructions.push_back(bulk_operation(OpKind::add, {kept, own}, {kept}, queue));
+    const int32_t sum = whole_buffer(lowered.block, "gradients", Register::gradient_shard, range,
+                                     shape.accumulate_dtype(), MemoryKind::gradients);
+    reduce_persistent(lowered, shape, sum, reduced_gradient(lowered.block, shape, range), queue);
   }
   return lowered;
 }
 
 LoweredBlock bucket_block(const StageShape& shape, int64_t elements, const QueuePolicy& queues) {
   LoweredBlock lowered;
-  Block& block = lowered.block;
-  block.name = "bucket.reduce";
-  const DType dtype = shape.precision.gradient;
-  const Queue queue = queues.bulk_queue();
-  const int32_t sum = add_buffer(block, "gradients", Register::gradient, 0, {dtype, {elements}}, MemoryKind::gradients);
-  if (!stages_reduction(shape)) {
-    reduce(block, shape, sum, sum, queue);
-    return lowered;
-  }
-  const Staging staging = stage(lowered, shape, sum, elements, queue);
-  reduce(block, shape, staging.sum, staging.part, queue);
-  block.instructions.push_back(bulk_operation(OpKind::cast, {staging.sum}, {sum}, queue));
+  lowered.block.name = "bucket.reduce";
+  const int32_t sum = add_buffer(lowered.block, "gradients", Register::gradient_shard, 0,
+                                 {shape.accumulate_dtype(), {elements}}, MemoryKind::gradients);
+  reduce_persistent(lowered, shape, sum, sum, queues.bulk_queue());
   return lowered;
 }
 

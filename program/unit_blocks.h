@@ -28,15 +28,18 @@ UnitPart others(const LayerKind& kind);
 /// ZeRO-3: this shard's parameters -> everybody's.
 Block gather_block(const StageShape& shape, const UnitPart& part, const QueuePolicy& queues);
 
-/// ZeRO-2 and 3: zeroes transient gradients.
+/// Zeroes transient gradients.
 Block zero_block(const StageShape& shape, const UnitPart& part);
+
+/// ZeRO-0 and 1, another accumulation type: adds transient gradients to what earlier micro-batches left.
+Block accumulate_block(const StageShape& shape, const UnitPart& part);
 
 /// Sums a unit's gradients over the data ranks; with ZeRO this rank keeps its shard, which ZeRO-2 and 3 add to what
 /// earlier micro-batches left. Temporaries of a reduction in another element type lie at the begin of scratch:
 /// `scratch_bytes` of the result.
 LoweredBlock reduce_block(const StageShape& shape, const UnitPart& part, const QueuePolicy& queues);
 
-/// Without ZeRO: sums `elements` gradients that begin at register `gradient` over the data ranks.
+/// Without ZeRO: sums `elements` persistent gradients of neighbouring units over the data ranks.
 LoweredBlock bucket_block(const StageShape& shape, int64_t elements, const QueuePolicy& queues);
 
 /// After the reduction over data ranks: sums over tp what only each rank's heads or rows contributed, over the copies of

@@ -42,6 +42,13 @@ constexpr std::array<FlagKey, 2> kFurtherFlags{
 
 /// Of moe_bound: below 1 not even an even distribution fits.
 constexpr double kLeastBound = 1, kMostBound = 1 << 20;
+/// A key whose value is a floating-point type; left out where the type follows from others.
+struct DtypeKey {
+  std::string_view name;
+  std::optional<DType> Strategy::*field;
+};
+constexpr std::array<DtypeKey, 2> kDtypes{
+    {{"reduce_dtype", &Strategy::reduce_dtype}, {"accumulate_dtype", &Strategy::accumulate_dtype}}};
 
 constexpr std::array<Recompute, 3> kRecomputes{Recompute::none, Recompute::selective, Recompute::full};
 constexpr std::array<ScheduleKind, 5> kSchedules{ScheduleKind::one_f_one_b, ScheduleKind::gpipe,
@@ -169,6 +176,12 @@ double parse_bound(const std::string& text, const std::string& source) {
   return value;
 }
 
+DType parse_float_type(std::string_view key, const std::string& text, const std::string& source) {
+  const std::optional<DType> type = dtype_from_name(text);
+  if (type && *type != DType::i32) return *type;
+  refuse(source, key, "'" + text + "' is no floating-point type", "use f64, f32, bf16 or f16");
+}
+
 void set_key(Strategy& strategy, const std::string& key, const std::string& text, const std::string& source) {
   for (const std::span<const NumberKey> numbers : {std::span<const NumberKey>(kNumberKeys), {kFurtherNumberKeys}}) {
     for (const NumberKey& number : numbers) {
@@ -180,6 +193,12 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
   for (const FlagKey& flag : kFurtherFlags) {
     if (flag.name == key) {
       strategy.*flag.field = parse_flag(key, text, source);
+      return;
+    }
+  }
+  for (const DtypeKey& dtype : kDtypes) {
+    if (dtype.name == key) {
+      strategy.*dtype.field = parse_float_type(key, text, source);
       return;
     }
   }
@@ -197,16 +216,11 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
     strategy.stage_layers = parse_stage_layers(text, source);
   } else if (key == "recompute_layers") {
     strategy.recompute_layers = parse_rules(text, source);
-  } else if (key == "reduce_dtype") {
-    strategy.reduce_dtype = dtype_from_name(text);
-    if (!strategy.reduce_dtype || *strategy.reduce_dtype == DType::i32) {
-      refuse(source, key, "'" + text + "' is no floating-point type", "use f64, f32, bf16 or f16");
-    }
   } else {
     refuse(source, key, "is unknown",
            "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, "
            "recompute, recompute_layers, zero_group, context, ragged_batch, stage_layers, overlap, bucket_bytes, "
-           "reduce_dtype, moe_bound");
+           "reduce_dtype, accumulate_dtype, moe_bound");
   }
 }
 
@@ -262,7 +276,9 @@ std::vector<std::string> further_items(const Strategy& s) {
     if (s.*key.field) items.push_back(fmt::format("{}=true", key.name));
   }
   if (!s.stage_layers.empty()) items.push_back(fmt::format("stage_layers={}", fmt::join(s.stage_layers, "+")));
-  if (s.reduce_dtype) items.push_back(fmt::format("reduce_dtype={}", name_of(*s.reduce_dtype)));
+  for (const DtypeKey& key : kDtypes) {
+    if (s.*key.field) items.push_back(fmt::format("{}={}", key.name, name_of(*(s.*key.field))));
+  }
   if (s.moe_bound != usual.moe_bound) items.push_back(fmt::format("moe_bound={}", s.moe_bound));
   return items;
 }

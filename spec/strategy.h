@@ -55,6 +55,8 @@ struct Strategy {
   std::optional<DType> reduce_dtype;  ///< of gradients while ranks sum them; none: as they are accumulated
   /// Room for the rows that a rank sends to the experts of another, in multiples of their mean number.
   double moe_bound = 2;
+  /// Of gradients while micro-batches are summed, and of what norm and optimizer read; none: as backward makes them.
+  std::optional<DType> accumulate_dtype;
 
   int64_t devices() const { return dp * tp * pp * cp; }
   /// Ranks that hold the same weights: what gradients are reduced over.

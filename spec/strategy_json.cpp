@@ -31,6 +31,7 @@ constexpr TextKey kTextKeys[] = {
     {"context", false, [](Strategy& to, const Strategy& from) { to.context = from.context; }},
     {"stage_layers", true, [](Strategy& to, const Strategy& from) { to.stage_layers = from.stage_layers; }},
     {"reduce_dtype", true, [](Strategy& to, const Strategy& from) { to.reduce_dtype = from.reduce_dtype; }},
+    {"accumulate_dtype", true, [](Strategy& to, const Strategy& from) { to.accumulate_dtype = from.accumulate_dtype; }},
 };
 
 /// Named choices are read by parse_strategy, so that text and JSON accept the same.

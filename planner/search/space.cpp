@@ -156,6 +156,7 @@ Strategy plain_variant(const Strategy& strategy) {
   plain.overlap = false;
   plain.bucket_bytes = 0;
   plain.reduce_dtype.reset();
+  plain.accumulate_dtype.reset();
   return plain;
 }
 
@@ -197,8 +198,8 @@ int64_t MemoryBound::bytes(const Strategy& strategy) {
     return elements * bytes_per_element;
   };
   const int64_t state = 2 * size_of(precision.moment) + (precision.master_copy ? size_of(DType::f32) : 0);
-  int64_t bytes =
-      segment(size_of(precision.parameter), 3) + segment(size_of(precision.gradient), 2) + segment(state, 1);
+  const DType gradient = strategy.accumulate_dtype.value_or(precision.gradient);
+  int64_t bytes = segment(size_of(precision.parameter), 3) + segment(size_of(gradient), 2) + segment(state, 1);
 
   const int64_t rows = strategy.micro_batch * job_.sequence_length / strategy.cp;
   const int64_t held_rows = strategy.sequence_parallel ? rows / strategy.tp : rows;
