@@ -10,6 +10,7 @@
 
 #include "core/dtype.h"
 #include "ops/graph.h"
+#include "ops/metrics_record.h"
 #include "ops/op.h"
 #include "spec/mesh.h"
 
@@ -20,10 +21,10 @@ namespace foresail {
 ///
 /// A layer with experts is two units: what the data ranks share, and its experts, which the ranks of another mesh share.
 enum class Register : uint8_t {
-  absolute,         ///< base 0: step inputs, metrics, constants
-  parameter,        ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
-  gradient,         ///< what compute adds to: part of the gradients, or transient (StageShape::transient_gradients)
-  expert_parameter, ///< the same of the layer's experts
+  absolute,          ///< base 0: step inputs, metrics, constants
+  parameter,         ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
+  gradient,          ///< what compute adds to: part of the gradients, or transient (StageShape::transient_gradients)
+  expert_parameter,  ///< the same of the layer's experts
   expert_gradient,
   parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
   gradient_shard,   ///< the persistent gradients, which are reduced and read by norm and optimizer
@@ -251,6 +252,10 @@ struct Program {
 /// The calls that `entry` executes (some only for the last micro-batch: `skips`).
 const std::vector<Call>& calls_of(const Program& program, const ScheduleEntry& entry);
 inline bool skips(const ScheduleEntry& entry, const Call& call) { return call.last_only && !entry.last; }
+/// Where a number of the metrics record lies in the arena.
+inline int64_t place_of(const ArenaMap& arena, StepMetric metric) {
+  return arena.metrics.offset + index_of(metric) * size_of(DType::f64);
+}
 /// Ranks whose shards lie `shard_stride` apart.
 inline int64_t shard_ranks(const Mesh& mesh, const Buffer& buffer) {
   return buffer.of_experts ? mesh.expert_shard : mesh.shard;

@@ -243,8 +243,8 @@ std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind
                                      Register::tied_parameter, shape.precision.parameter, MemoryKind::parameters);
         break;
       case TensorRole::weight_gradient:
-        places[index] = weight_place(tensor.weight, Register::gradient, Register::expert_gradient, Register::tied_gradient,
-                                     shape.precision.gradient, MemoryKind::gradients);
+        places[index] = weight_place(tensor.weight, Register::gradient, Register::expert_gradient,
+                                     Register::tied_gradient, shape.precision.gradient, MemoryKind::gradients);
         break;
       case TensorRole::tokens: places[index] = {Register::data, 0}; break;
       case TensorRole::targets: places[index] = {Register::data, data_stride(shape) / 2}; break;
@@ -266,16 +266,17 @@ RegisterFile parameter_registers(const StageShape& shape, const ArenaMap& arena,
         sharing.shards_parameters() ? 0
                                     : arena.parameters.offset + shape.embedding_offset * size_of(precision.parameter);
     registers[static_cast<size_t>(Register::tied_gradient)] =
-        shape.transient_gradients(sharing) ? 0 : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
+        shape.transient_gradients(sharing)
+            ? 0
+            : arena.gradients.offset + shape.embedding_offset * size_of(precision.gradient);
   }
   return registers;
 }
 
 RegisterFile expert_registers(const StageShape& shape, const ArenaMap& arena, int64_t unit_offset) {
   const Sharing& sharing = shape.expert_sharing;
-  return unit_registers(shape, arena, sharing, Register::expert_parameter, Register::expert_gradient, [&](int32_t zero) {
-    return shape.dense_held(zero) + sharing.held(unit_offset, zero);
-  });
+  return unit_registers(shape, arena, sharing, Register::expert_parameter, Register::expert_gradient,
+                        [&](int32_t zero) { return shape.dense_held(zero) + sharing.held(unit_offset, zero); });
 }
 
 }  // namespace foresail

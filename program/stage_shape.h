@@ -23,6 +23,7 @@ struct Sharing {
   int32_t zero_stage = 0;           ///< 0 where there is nothing to share
   int64_t elements = 0;             ///< of all units of the stage
 
+  bool of_experts() const { return shard_group == GroupKind::expert_shard; }
   int32_t ranks() const { return shard * replicas; }
   bool shards_parameters() const { return zero_stage == 3; }
   bool shards_gradients() const { return zero_stage >= 2; }

@@ -49,7 +49,7 @@ const RecomputeMixer::PricedLayer& RecomputeMixer::layer_of(const Strategy& stra
   if (!is_new) return priced;
   const ShapeRequest request{job_.sequence_length, job_.global_batch, precision_of(job_), job_.dropout};
   const StageShape shape = shape_stage(model_, request, strategy, evaluator_.target(), program.stage);
-  priced.layer = differentiated_layer(shape);
+  priced.layer = differentiated_layer(shape, shape.blocks[0]);
   BlockCosts costs;
   costs.node_seconds = forward_seconds(program, evaluator_.costs(), machine_.devices_per_node);
   ensure(costs.node_seconds.size() == static_cast<size_t>(priced.layer.forward_nodes), "a node is an instruction");
