@@ -15,11 +15,6 @@ enum class NormKind : uint8_t { layer_norm, rms_norm };
 enum class ActivationKind : uint8_t { gelu_tanh, swiglu };
 enum class PositionKind : uint8_t { learned, rope };
 
-/// How a router turns its logits into the probabilities of experts.
-enum class RouterScoring : uint8_t { softmax, sigmoid };
-/// How groups of experts are ranked where a token may only use some of them (DeepSeek-V2, section 2.1.2; V3, 2.1.2).
-enum class GroupScore : uint8_t { best_expert, sum_of_best_two };
-
 /// A mixture of experts in place of the dense FFN (`experts` = 0: none). An expert is a SwiGLU of width `expert_ffn`.
 struct ExpertSpec {
   int64_t experts = 0, experts_per_token = 0, expert_ffn = 0;

@@ -25,10 +25,10 @@ enum class DimName : uint8_t {
   ffn,
   gate_up,  ///< 2 * ffn
   vocabulary,
-  experts,         ///< of a layer; cut by expert parallelism
-  expert_ffn,      ///< width of one expert; cut by its tensor degree
+  experts,         ///< cut by expert parallelism
+  expert_ffn,      ///< FFN columns of one expert; cut by the experts' own tensor parallelism
   expert_gate_up,  ///< 2 * expert_ffn
-  expert_rows,     ///< rows of the buffers that experts work on
+  expert_rows,     ///< rows of a buffer of routed rows
 };
 
 bool cut_by_tensor_parallelism(DimName name);
@@ -77,6 +77,8 @@ enum class TensorRole : uint8_t {
   output_gradient,  ///< gradient of the layer's output: enters backward
   input_gradient,   ///< gradient of the layer's input: leaves backward
   loss,             ///< f64 [1] accumulator in the metrics record
+  auxiliary_loss,   ///< f64 [1], likewise: what routers add to the loss; backward begins at it, too
+  overflow,         ///< f64 [1], likewise: routed rows that did not fit
 };
 
 struct GraphTensor {

@@ -152,7 +152,9 @@ Inferred infer_rows_split(const Inputs& inputs, const OpAttributes& attributes, 
 }
 
 Inferred infer_swiglu(const Inputs& inputs, const OpAttributes&, const Precision& precision) {
-  return {{precision.activation, {inputs.at(0).dims.at(0), {DimName::ffn, inputs[0].dims.at(1).size / 2}}}};
+  const Dim& columns = inputs.at(0).dims.at(1);
+  const DimName half = columns.name == DimName::expert_gate_up ? DimName::expert_ffn : DimName::ffn;
+  return {{precision.activation, {inputs[0].dims[0], {half, columns.size / 2}}}};
 }
 
 Inferred infer_cross_entropy_stats(const Inputs& inputs, const OpAttributes&, const Precision& precision) {

@@ -53,6 +53,7 @@ std::string signature(const OpInstance& op) {
   if (attributes.context_parallel > 1) fmt::format_to(out, "/c{}", attributes.context_parallel);
   if (attributes.window > 0) fmt::format_to(out, "/w{}", attributes.window);
   if (attributes.probability > 0) text += "/p";
+  if (attributes.routed_rows > 0) fmt::format_to(out, "/r{}", attributes.routed_rows);
   return text;
 }
 

@@ -5,6 +5,8 @@
 // this rank, D = head_dim, F = FFN columns on this rank, V = vocabulary rows on this rank, P = tensor-parallel degree,
 // C = context-parallel degree (`context_parallel`). Under context parallelism S is what a rank holds of each sequence;
 // which positions those are, ops/zigzag.h says; rows and positions of a tensor: kernels/row_map.h.
+// Mixture of experts: E experts in the model, N expert-parallel ranks (`expert_ranks`), L = E/N experts of a rank, K experts
+// per token, R rows of a buffer of routed rows; B sequences of the micro-batch.
 // "accum" outputs are read, added to and written back. Tensors are dense and row-major.
 #pragma once
 
@@ -61,6 +63,26 @@ enum class OpKind : uint8_t {
   heads_merge,  ///< [C,T,W/C] -> x[T,W]; each is the other's derivative
   rows_merge,   ///< [C,T,W] -> x[C*T,W]: rows of context rank c go to their positions in whole sequences
   rows_split,   ///< x[C*T,W] -> [C,T,W]; each is the other's derivative
+  // Mixture of experts. A router gives every row its K experts (`experts`, `experts_per_token`, `scoring`, groups) and a
+  // gate for each. Dispatch puts a row's copies where all-to-all takes them: send[R,H] has R/N rows for every expert rank,
+  // those of its experts one after the other, the rows of an expert in their order, then zeros. counts[N*L] are the rows of
+  // each. What arrives has the same form, source by source: M sources, counts[M*L], R/M rows each.
+  moe_route,  ///< logits[T,E] [, bias[E]] -> index i32[T,K], gate[T,K]: the largest scores + bias (ties: the lower
+              ///< expert), best first; gates are scores without the bias
+  moe_route_backward,  ///< dgate[T,K], logits, index -> dlogits[T,E]
+  moe_statistics,  ///< logits[T,E], index, targets i32[T] -> stats[B,3,E] of this rank's rows, by sequence: [b,0,e] choices
+                   ///< of expert e, [b,1,e] sum of its probabilities, [b,2,0] valid targets, [b,2,1] rows, the rest 0
+  moe_balance_loss,  ///< logits, targets, stats (summed over the ranks that share the sequences) -> accum auxiliary loss f64[1]:
+                     ///< this rank's share of balance and z loss
+  moe_balance_backward,  ///< logits, targets, stats -> dlogits of both losses; the counts are constants
+  moe_dispatch,  ///< x[T,H], index -> send[R,H], slot i32[T,K] (row of send, -1: did not fit), counts i32[N*L], accum
+                 ///< overflow f64[1] (rows that did not fit)
+  moe_dispatch_backward,          ///< dsend[R,H], slot -> dx[T,H]
+  expert_linear,                  ///< x[R,J], w[L,O,J], counts i32[M*L] -> y[R,O]; rows that are not in use become 0
+  expert_linear_backward_input,   ///< dy[R,O], w, counts -> dx[R,J]; rows that are not in use become 0
+  expert_linear_backward_weight,  ///< dy, x, counts -> accum dw[L,O,J]; sources in their order
+  moe_combine,                    ///< rows[R,H], slot i32[T,K], gate[T,K] -> y[T,H] = sum of gate * rows[slot]
+  moe_combine_backward,           ///< dy[T,H], rows, slot, gate -> drows[R,H] (0 where nobody reads), dgate[T,K]
   // Element-wise.
   gelu,                ///< x -> y, tanh approximation
   gelu_backward,       ///< dy, x -> dx
@@ -100,6 +122,11 @@ enum class CountRule : uint8_t {
 /// Position encodings by rotation (Su et al. 2021) and their length extensions.
 enum class RopeScaling : uint8_t { none, linear, llama3 };
 
+/// How a router turns its logits into the probabilities of experts.
+enum class RouterScoring : uint8_t { softmax, sigmoid };
+/// How groups of experts are ranked where a token may only use some of them (DeepSeek-V2, section 2.1.2; V3, 2.1.2).
+enum class GroupScore : uint8_t { best_expert, sum_of_best_two };
+
 /// The attributes of all kinds in one plain record; a kind reads only its own. Sizes are this rank's.
 struct OpAttributes {
   int64_t sequence_length = 0;   ///< rows of each sequence on this rank
@@ -120,6 +147,18 @@ struct OpAttributes {
   RopeScaling rope_scaling = RopeScaling::none;
   double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
   int64_t rope_original_positions = 0;
+  int64_t experts = 0, experts_per_token = 0;       ///< of the whole model
+  int64_t expert_groups = 1, groups_per_token = 1;  ///< a token's experts come from its best groups
+  int64_t sequences = 0;                            ///< B of moe_statistics
+  int64_t expert_ranks = 1;                         ///< degree over which experts are cut
+  int64_t expert_rows = 0;                          ///< of dispatch: rows of the buffer that it fills
+  int64_t routed_rows = 0;  ///< of expert_linear: rows in use if routing is even; costs go by it
+  RouterScoring scoring = RouterScoring::softmax;
+  GroupScore group_score = GroupScore::best_expert;
+  bool normalise_gates = true;  ///< the gates of a token sum to 1 before `gate_scale`
+  double gate_scale = 1;
+  double balance_coefficient = 0;  ///< of the load-balance loss, per sequence
+  double z_coefficient = 0;        ///< of the router z loss
   bool operator==(const OpAttributes&) const = default;
 };
 

@@ -21,6 +21,7 @@ std::vector<OpInfo> rows() {
   const auto element = OpClass::element_wise;
   const auto table = OpClass::embedding;
   const auto loss = OpClass::loss;
+  const auto routing = OpClass::routing;
   const auto optimizer = OpClass::optimizer;
   const auto per_element = flops_per_element;
   const auto product = flops_of_product;
@@ -74,6 +75,23 @@ std::vector<OpInfo> rows() {
       {heads_merge, "heads_merge", element, 0, {}, infer_heads_merge, per_element, operands, derive_heads_merge},
       {rows_merge, "rows_merge", element, 0, {}, infer_rows_merge, per_element, operands, derive_rows_merge},
       {rows_split, "rows_split", element, 0, {}, infer_rows_split, per_element, operands, derive_rows_split},
+      {moe_route, "moe_route", routing, 0, {}, infer_moe_route, per_element, operands, derive_moe_route},
+      {moe_route_backward, "moe_route_backward", routing, 0, {}, {}, per_element, operands, {}},
+      {moe_statistics, "moe_statistics", routing, 0, {}, infer_moe_statistics, per_element, operands, {}},
+      {moe_balance_loss, "moe_balance_loss", routing, 1, {}, infer_loss, per_element, operands, derive_moe_balance_loss},
+      {moe_balance_backward, "moe_balance_backward", routing, 0, {}, {}, per_element, operands, {}},
+      {moe_dispatch, "moe_dispatch", routing, 8, {}, infer_moe_dispatch, per_element, bytes_of_routed_rows,
+       derive_moe_dispatch},
+      {moe_dispatch_backward, "moe_dispatch_backward", routing, 0, {}, {}, flops_of_combine, bytes_of_routed_rows, {}},
+      {expert_linear, "expert_linear", gemm, 0, {}, infer_expert_linear, flops_of_expert_product,
+       bytes_of_expert_product, derive_expert_linear},
+      {expert_linear_backward_input, "expert_linear_backward_input", gemm, 0, {}, {}, flops_of_expert_product,
+       bytes_of_expert_product, {}},
+      {expert_linear_backward_weight, "expert_linear_backward_weight", gemm, 1, {}, {}, flops_of_expert_product,
+       bytes_of_expert_product, {}},
+      {moe_combine, "moe_combine", routing, 0, {}, infer_moe_combine, flops_of_combine, bytes_of_routed_rows,
+       derive_moe_combine},
+      {moe_combine_backward, "moe_combine_backward", routing, 0, {}, {}, flops_of_combine, bytes_of_routed_rows, {}},
       {gelu, "gelu", element, 0, {{0, 0}}, infer_same, per_element, operands, derive_gelu},
       {gelu_backward, "gelu_backward", element, 0, {{0, 0}, {0, 1}}, {}, per_element, operands, {}},
       {bias_gelu, "bias_gelu", element, 0, {{0, 0}}, infer_same, per_element, operands, derive_bias_gelu},

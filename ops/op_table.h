@@ -20,6 +20,7 @@ enum class OpClass : uint8_t {
   element_wise,
   embedding,
   loss,
+  routing,
   optimizer
 };
 

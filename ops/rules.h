@@ -33,6 +33,22 @@ Inferred infer_swiglu(const Inputs&, const OpAttributes&, const Precision&);
 Inferred infer_cross_entropy_stats(const Inputs&, const OpAttributes&, const Precision&);
 Inferred infer_loss(const Inputs&, const OpAttributes&, const Precision&);
 
+// Mixture of experts (mixture_of_experts.cpp).
+Inferred infer_moe_route(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_moe_statistics(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_moe_dispatch(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_expert_linear(const Inputs&, const OpAttributes&, const Precision&);
+Inferred infer_moe_combine(const Inputs&, const OpAttributes&, const Precision&);
+void derive_moe_route(GradientBuilder&);
+void derive_moe_balance_loss(GradientBuilder&);
+void derive_moe_dispatch(GradientBuilder&);
+void derive_expert_linear(GradientBuilder&);
+void derive_moe_combine(GradientBuilder&);
+double flops_of_expert_product(const OpInstance&);
+double bytes_of_expert_product(const OpInstance&);
+double flops_of_combine(const OpInstance&);
+double bytes_of_routed_rows(const OpInstance&);
+
 // Derivatives (derivatives.cpp).
 void derive_embedding(GradientBuilder&);
 void derive_position_embedding(GradientBuilder&);

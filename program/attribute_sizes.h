@@ -5,7 +5,7 @@
 
 namespace foresail {
 
-/// Whether heads, sequence length and context-parallel degree of an operator are those of its operands (ops/op.h). True for
+/// Whether heads, sequence length, context-parallel degree and experts of an operator are those of its operands (ops/op.h). True for
 /// kinds whose operands do not depend on them. The operands must agree with each other (operands_agree).
 bool attributes_agree(const OpInstance& op);
 

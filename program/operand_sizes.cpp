@@ -127,6 +127,18 @@ std::string_view operand_pattern(OpKind kind) {
     case OpKind::rows_split: return "T W -> C U X";
     case OpKind::heads_merge:
     case OpKind::rows_merge: return "C U X -> T W";
+    case OpKind::moe_route: return "T E -> T K, T K | T E, E -> T K, T K";
+    case OpKind::moe_route_backward: return "T K, T E, T K -> T E";
+    case OpKind::moe_statistics: return "T E, T K, T -> B 3 E";
+    case OpKind::moe_balance_loss: return "T E, T, B 3 E -> 1";
+    case OpKind::moe_balance_backward: return "T E, T, B 3 E -> T E";
+    case OpKind::moe_dispatch: return "T H, T K -> R H, T K, E, 1";
+    case OpKind::moe_dispatch_backward: return "R H, T K -> T H";
+    case OpKind::expert_linear: return "R J, L O J, M -> R O";  // M: sources x experts
+    case OpKind::expert_linear_backward_input: return "R O, L O J, M -> R J";
+    case OpKind::expert_linear_backward_weight: return "R O, R J, M -> L O J";
+    case OpKind::moe_combine: return "R H, T K, T K -> T H";
+    case OpKind::moe_combine_backward: return "T H, R H, T K, T K -> R H, T K";
     case OpKind::bias_gelu: return "T F, F -> T F";
     case OpKind::bias_gelu_backward: return "T F, T F, F -> T F";
     case OpKind::swiglu: return "T 2F -> T F";

@@ -7,6 +7,8 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "program/attributes_json.h"
+#include "program/enum_json.h"
 #include "program/mesh_json.h"
 #include "program/program.h"
 
@@ -17,7 +19,6 @@ constexpr const char* kSchema = "foresail.program/2";
 // Bounds of what a dump may hold, far beyond any machine and small enough that sums and products stay in 64 bits.
 constexpr int64_t kMost = int64_t{1} << 48;
 constexpr int64_t kLeast = -kMost;
-constexpr int64_t kMostAttribute = int64_t{1} << 28;
 constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
@@ -38,93 +39,6 @@ constexpr const char* kTimeNames[] = {"compute",     "recompute", "tensor_comm",
 constexpr const char* kPhaseNames[] = {"startup",         "begin_step",       "forward",   "backward",
                                        "weight_gradient", "reduce_gradients", "grad_norm", "update"};
 static_assert(std::size(kPhaseNames) == kPhaseCount);
-constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody",
-                                           "every_expert_rank"};
-constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3"};
-
-template <typename Enum, size_t N>
-const char* name_in(const char* const (&names)[N], Enum value) {
-  return names[static_cast<size_t>(value)];
-}
-
-template <typename Enum, size_t N>
-Enum value_in(const char* const (&names)[N], const JsonObject& object, const std::string& key) {
-  const std::string text = object.require_string(key);
-  for (size_t i = 0; i < N; ++i) {
-    if (text == names[i]) return static_cast<Enum>(i);
-  }
-  object.fail(key, fmt::format("'{}' is unknown", text), fmt::format("use one of {}", fmt::join(names, ", ")));
-}
-
-// Attributes: only what differs from the default is written.
-struct AttributeField {
-  const char* name;
-  int64_t OpAttributes::*integer = nullptr;
-  double OpAttributes::*real = nullptr;
-};
-constexpr AttributeField kAttributeFields[] = {
-    {"sequence_length", &OpAttributes::sequence_length, nullptr},
-    {"heads", &OpAttributes::heads, nullptr},
-    {"kv_heads", &OpAttributes::kv_heads, nullptr},
-    {"head_dim", &OpAttributes::head_dim, nullptr},
-    {"window", &OpAttributes::window, nullptr},
-    {"vocabulary", &OpAttributes::vocabulary, nullptr},
-    {"context_parallel", &OpAttributes::context_parallel, nullptr},
-    {"ring_step", &OpAttributes::ring_step, nullptr},
-    {"rope_original_positions", &OpAttributes::rope_original_positions, nullptr},
-    {"scale", nullptr, &OpAttributes::scale},
-    {"epsilon", nullptr, &OpAttributes::epsilon},
-    {"probability", nullptr, &OpAttributes::probability},
-    {"rope_theta", nullptr, &OpAttributes::rope_theta},
-    {"rope_factor", nullptr, &OpAttributes::rope_factor},
-    {"rope_low_frequency", nullptr, &OpAttributes::rope_low_frequency},
-    {"rope_high_frequency", nullptr, &OpAttributes::rope_high_frequency},
-};
-
-Json json_of(const OpAttributes& attributes) {
-  const OpAttributes standard;
-  Json json = Json::object();
-  for (const AttributeField& field : kAttributeFields) {
-    if (field.integer != nullptr && attributes.*field.integer != standard.*field.integer) {
-      json[field.name] = attributes.*field.integer;
-    }
-    if (field.real != nullptr && attributes.*field.real != standard.*field.real)
-      json[field.name] = attributes.*field.real;
-  }
-  if (attributes.random_site != 0) json["random_site"] = attributes.random_site;
-  if (attributes.decay) json["decay"] = true;
-  if (attributes.rows_cut) json["rows_cut"] = true;
-  if (attributes.heads_cut) json["heads_cut"] = true;
-  if (attributes.count_rule != standard.count_rule)
-    json["count_rule"] = name_in(kCountRuleNames, attributes.count_rule);
-  if (attributes.rope_scaling != standard.rope_scaling) {
-    json["rope_scaling"] = name_in(kRopeScalingNames, attributes.rope_scaling);
-  }
-  return json;
-}
-
-OpAttributes attributes_from(const JsonObject& object) {
-  OpAttributes attributes;
-  std::vector<std::string> known{"random_site", "decay", "rows_cut", "heads_cut", "count_rule", "rope_scaling"};
-  for (const AttributeField& field : kAttributeFields) {
-    known.emplace_back(field.name);
-    if (field.integer != nullptr) {
-      attributes.*field.integer = object.get_int(field.name, attributes.*field.integer, 0, kMostAttribute);
-    } else {
-      attributes.*field.real = object.get_number(field.name, attributes.*field.real, 0, 1e300);
-    }
-  }
-  object.refuse_unknown_keys(known);
-  attributes.random_site = static_cast<int32_t>(object.get_int("random_site", 0, 0, 15));
-  attributes.decay = object.get_bool("decay", false);
-  attributes.rows_cut = object.get_bool("rows_cut", false);
-  attributes.heads_cut = object.get_bool("heads_cut", false);
-  if (object.has("count_rule")) attributes.count_rule = value_in<CountRule>(kCountRuleNames, object, "count_rule");
-  if (object.has("rope_scaling")) {
-    attributes.rope_scaling = value_in<RopeScaling>(kRopeScalingNames, object, "rope_scaling");
-  }
-  return attributes;
-}
 
 Json json_of(const Buffer& buffer) {
   Json json{{"name", buffer.name},        {"base", name_in(kRegisterNames, buffer.base)},
