@@ -4,6 +4,7 @@
 
 #include <iterator>
 #include <map>
+#include <optional>
 
 #include "core/error.h"
 #include "ops/op_table.h"
@@ -32,6 +33,25 @@ OpKind op_kind_from_name(std::string_view name) {
   return found->second;
 }
 
+namespace {
+
+/// The input type that the output's does not tell: of what is converted, or added to a sum, or of gradients that were not
+/// accumulated as usual (as the moments are kept).
+std::optional<DType> other_input_type(const OpInstance& op) {
+  const auto unless = [](const TensorType& type, DType usual) {
+    return type.dtype == usual ? std::nullopt : std::optional(type.dtype);
+  };
+  switch (op.kind) {
+    case OpKind::cast: return op.inputs.at(0).dtype;
+    case OpKind::add: return unless(op.inputs.at(1), op.inputs.at(0).dtype);
+    case OpKind::squared_norm: return unless(op.inputs.at(0), DType::f32);
+    case OpKind::adamw: return unless(op.inputs.at(0), op.outputs.at(1).dtype);
+    default: return std::nullopt;
+  }
+}
+
+}  // namespace
+
 std::string signature(const OpInstance& op) {
   std::string text;
   auto out = std::back_inserter(text);
@@ -44,7 +64,7 @@ std::string signature(const OpInstance& op) {
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     fmt::format_to(out, "{}{}", i == 0 ? "" : ",", fmt::join(op.outputs[i].shape, "x"));
   }
-  if (op.kind == OpKind::cast) fmt::format_to(out, "/from_{}", name_of(op.inputs.front().dtype));
+  if (const auto other = other_input_type(op)) fmt::format_to(out, "/from_{}", name_of(*other));
   const auto& attributes = op.attributes;
   if (attributes.head_dim > 0) {
     fmt::format_to(out, "/a{}g{}d{}s{}", attributes.heads, attributes.kv_heads, attributes.head_dim,

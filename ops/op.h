@@ -90,7 +90,7 @@ enum class OpKind : uint8_t {
   bias_gelu_backward,  ///< dy, x, bias -> dx (the gradient of x + bias)
   swiglu,              ///< gu[T,2F] (gate columns, then up columns) -> y[T,F] = silu(gate) * up
   swiglu_backward,     ///< dy[T,F], gu -> dgu[T,2F]; in place over gu allowed
-  add,                 ///< a, b -> a + b; in place allowed
+  add,                 ///< a, b -> a + b in the type of a (b may have another); in place allowed
   copy,                ///< x -> x
   cast,                ///< x -> x in the output's element type
   dropout,             ///< x -> x * mask / (1 - probability); its own derivative; in place allowed; `random_site`
@@ -101,10 +101,10 @@ enum class OpKind : uint8_t {
   cross_entropy,           ///< fused for P = 1: logits, targets -> dlogits (in place), accum loss f64[1]
   // Step bookkeeping and optimizer. n = elements of a flat range.
   fill_zero,     ///< -> x[n] = 0
-  squared_norm,  ///< g[n] -> accum sum f64[1]; counted only where `count_rule` says so
+  squared_norm,  ///< g[n], in any type that accumulates -> accum sum f64[1]; counted only where `count_rule` says so
   clip_scale,    ///< metrics f64[6] (ops/metrics_record.h) -> metrics: gradient norm; factor min(1, clip_norm / norm),
                  ///< 0 if the norm is not finite or rows overflowed
-  adamw,         ///< g[n], metrics f64[6] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
+  adamw,         ///< g[n] (likewise), metrics f64[6] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
   count_
 };
 

@@ -8,6 +8,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/cpu/internal.h"
+#include "kernels/cpu/operand_check.h"
 #include "kernels/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -140,10 +141,30 @@ void run_swiglu_backward(const OpInstance& op, const KernelArguments& a) {
   });
 }
 
+/// In double, rounded once.
+template <typename Sum, typename Added>
+void add_reals(const OpInstance& op, const KernelArguments& a) {
+  over_elements(op, [&](int64_t begin, int64_t end) {
+    const Sum* x = input<Sum>(a, 0);
+    const Added* y = input<Added>(a, 1);
+    Sum* out = output<Sum>(a, 0);
+    for (int64_t i = begin; i < end; ++i) out[i] = static_cast<Sum>(double{x[i]} + double{y[i]});
+  });
+}
+
 void run_add(const OpInstance& op, const KernelArguments& a) {
+  const bool wide = op.inputs[0].dtype == DType::f64, adds_wide = op.inputs[1].dtype == DType::f64;
+  if (wide) return adds_wide ? add_reals<double, double>(op, a) : add_reals<double, float>(op, a);
+  if (adds_wide) return add_reals<float, double>(op, a);
   over_elements(op, [&](int64_t begin, int64_t end) {
     add_range(input(a, 0) + begin, input(a, 1) + begin, output(a, 0) + begin, end - begin);
   });
+}
+
+void check_add(const OpInstance& op) {
+  if (op.outputs[0].dtype != op.inputs[0].dtype) {
+    refuse_operator(op, "the sum is not in the type of the first operand");
+  }
 }
 
 void run_bias_add(const OpInstance& op, const KernelArguments& a) {
@@ -174,7 +195,7 @@ std::span<const CpuOp> element_wise_ops() {
       {OpKind::bias_gelu_backward, "dy[T,F] x[T,F] bias[F] -> dx[T,F]", run_bias_gelu_backward},
       {OpKind::swiglu, "gu[T,2F] -> y[T,F]", run_swiglu},
       {OpKind::swiglu_backward, "dy[T,F] gu[T,2F] -> dgu[T,2F]", run_swiglu_backward},
-      {OpKind::add, "a[n*] b[n*] -> sum[n*]", run_add},
+      {.kind = OpKind::add, .operands = "a:real[n*] b:real[n*] -> sum:real[n*]", .run = run_add, .check = check_add},
       {OpKind::bias_add, "x[T,N] bias[N] -> y[T,N]", run_bias_add},
   };
   return kOps;

@@ -89,6 +89,11 @@ bool shape_matches(const OperandRule& rule, const TensorType& type, Symbols& sym
   return true;
 }
 
+bool dtype_matches(const OperandRule& rule, DType dtype) {
+  if (rule.dtype == "real") return dtype == DType::f32 || dtype == DType::f64;
+  return rule.dtype == "any" || rule.dtype == name_of(dtype);
+}
+
 void check_side(const OpInstance& op, const std::vector<OperandRule>& rules, const std::vector<TensorType>& types,
                 std::string_view side, Symbols& symbols) {
   size_t required = rules.size();
@@ -100,11 +105,12 @@ void check_side(const OpInstance& op, const std::vector<OperandRule>& rules, con
   }
   for (size_t i = 0; i < types.size(); ++i) {
     const auto& rule = rules[i];
-    if (rule.dtype != "any" && rule.dtype != name_of(types[i].dtype)) {
-      throw_bad_input("cpu device",
-                      fmt::format("cpu has no kernel for {} in {} ({} {} must be {})", name_of(op.kind),
-                                  name_of(types[i].dtype), side, rule.name, rule.dtype),
-                      "use a device that has one, or train in f32");
+    if (!dtype_matches(rule, types[i].dtype)) {
+      throw_bad_input(
+          "cpu device",
+          fmt::format("cpu has no kernel for {} in {} ({} {} must be {})", name_of(op.kind), name_of(types[i].dtype),
+                      side, rule.name, rule.dtype == "real" ? "f32 or f64" : rule.dtype),
+          "use a device that has one, or train in f32");
     }
     if (!shape_matches(rule, types[i], symbols)) {
       refuse_operator(op, fmt::format("{} {} has shape [{}], the cpu kernel needs {}", side, rule.name,

@@ -9,7 +9,7 @@
 namespace foresail {
 
 /// `pattern`: "tokens:i32[T] table[V,H] -> y[T,H]". Inputs, an arrow, outputs. An operand is NAME [:DTYPE] [?] [DIMS]:
-/// the dtype is f32 unless said ("any" takes every dtype), '?' marks an operand that may be missing (the last of its
+/// the dtype is f32 unless said ("any" takes every dtype, "real" f32 and f64), '?' marks an operand that may be missing (the last of its
 /// side). A dimension is a number, a letter (equal wherever it appears) or twice a letter (2F); [n*] is any shape of n
 /// elements. Known from the attributes: S, A, G, D, and QKV = (A + 2 G) D, AD = A D, GD = G D, AG = A + G, D/2, C and SC = S C. T = B S
 /// where B appears. Throws bad_input naming operator, operand and cause ("cpu has no kernel for rope in f16").

@@ -70,7 +70,11 @@ void swiglu_backward(const Run& run) {
 
 void add(const Run& run) {
   const int64_t n = run.op.outputs[0].elements();
-  for (int64_t i = 0; i < n; ++i) run.out(0)[i] = run.in(0)[i] + run.in(1)[i];
+  for (int64_t i = 0; i < n; ++i) run.set_real(0, i, run.real_in(0, i) + run.real_in(1, i));
+}
+
+void check_add(const Run& run) {
+  require(run, run.op.outputs[0].dtype == run.op.inputs[0].dtype, "the sum is not in the type of the first operand");
 }
 
 /// A dropped element becomes 0 even if it was NaN (the undefined entries of dp), hence no product.
@@ -120,7 +124,7 @@ constexpr Entry kKernels[] = {
     {OpKind::bias_gelu_backward, "[T,F] [T,F] [F] -> [T,F]", bias_gelu_backward},
     {OpKind::swiglu, "[T,2*F] -> [T,F]", swiglu},
     {OpKind::swiglu_backward, "[T,F] [T,2*F] -> [T,2*F]", swiglu_backward},
-    {OpKind::add, "[*] [*] -> [*]", add},
+    {OpKind::add, "real[*] real[*] -> real[*]", add, check_add},
     {OpKind::dropout, "[*] -> [*]", dropout, check_dropout},
 };
 

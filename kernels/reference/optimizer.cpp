@@ -12,7 +12,10 @@ namespace {
 constexpr auto kSquaredNorm = index_of(StepMetric::squared_norm), kOverflow = index_of(StepMetric::overflow),
                kNorm = index_of(StepMetric::grad_norm), kFactor = index_of(StepMetric::clip_factor);
 
-void fill_zero(const Run& run) { std::fill_n(run.out(0), run.op.outputs[0].elements(), 0.0); }
+void fill_zero(const Run& run) {
+  const int64_t n = run.op.outputs[0].elements();
+  for (int64_t i = 0; i < n; ++i) run.set_real(0, i, 0);
+}
 
 /// True if this rank adds its share to a sum over all ranks.
 bool counts(CountRule rule, const KernelContext& context) {
@@ -26,7 +29,7 @@ void squared_norm(const Run& run) {
   if (!counts(run.attributes().count_rule, run.context())) return;
   const int64_t n = run.op.inputs[0].elements();
   double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += run.in(0)[i] * run.in(0)[i];
+  for (int64_t i = 0; i < n; ++i) sum += run.real_in(0, i) * run.real_in(0, i);
   run.out(0)[0] += sum;
 }
 
@@ -54,14 +57,14 @@ bool skips_update(const double* metrics) {
 /// inside lr): m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr (mhat / (sqrt(vhat) + eps) + decay p).
 /// With a master copy the master is updated and p is the master rounded to its own type (here the same).
 void adamw(const Run& run) {
-  const double *g = run.in(0), *metrics = run.in(1);
+  const double* metrics = run.in(1);
   if (skips_update(metrics)) return;
   const StepInputs& step = run.step();
   double *p = run.out(0), *m = run.out(1), *v = run.out(2), *master = run.has_output(3) ? run.out(3) : p;
   const double decay = run.attributes().decay ? step.weight_decay : 0;
   const int64_t n = run.op.inputs[0].elements();
   for (int64_t i = 0; i < n; ++i) {
-    const double gradient = g[i] * metrics[kFactor];
+    const double gradient = run.real_in(0, i) * metrics[kFactor];
     m[i] = step.beta1 * m[i] + (1 - step.beta1) * gradient;
     v[i] = step.beta2 * v[i] + (1 - step.beta2) * gradient * gradient;
     const double m_hat = m[i] / (1 - step.beta1_power), v_hat = v[i] / (1 - step.beta2_power);
@@ -71,10 +74,10 @@ void adamw(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::fill_zero, "-> [*]", fill_zero},
-    {OpKind::squared_norm, "[*] -> [1]", squared_norm},
+    {OpKind::fill_zero, "-> real[*]", fill_zero},
+    {OpKind::squared_norm, "real[*] -> [1]", squared_norm},
     {OpKind::clip_scale, "[6] -> [6]", clip_scale},
-    {OpKind::adamw, "[*] [6] -> [*] [*] [*] ?[*]", adamw},
+    {OpKind::adamw, "real[*] [6] -> [*] [*] [*] ?[*]", adamw},
 };
 
 }  // namespace

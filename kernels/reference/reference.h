@@ -23,6 +23,20 @@ struct Run {
   const double* in(int i) const { return static_cast<const double*>(arguments.inputs[i]); }
   const int32_t* tokens(int i) const { return static_cast<const int32_t*>(arguments.inputs[i]); }
   double* out(int i) const { return static_cast<double*>(arguments.outputs[i]); }
+  /// Element `at` of an operand that the pattern calls `real`, whatever its type.
+  double real_in(int i, int64_t at) const {
+    const void* data = arguments.inputs[i];
+    return op.inputs[i].dtype == DType::f32 ? static_cast<const float*>(data)[at]
+                                            : static_cast<const double*>(data)[at];
+  }
+  void set_real(int i, int64_t at, double value) const {
+    void* data = arguments.outputs[i];
+    if (op.outputs[i].dtype == DType::f32) {
+      static_cast<float*>(data)[at] = static_cast<float>(value);
+    } else {
+      static_cast<double*>(data)[at] = value;
+    }
+  }
   double* workspace() const { return static_cast<double*>(arguments.workspace); }
   bool has_input(int i) const { return i < static_cast<int>(op.inputs.size()); }
   bool has_output(int i) const { return i < static_cast<int>(op.outputs.size()); }

@@ -1,5 +1,7 @@
 #include "planner/simulator/op_shape.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,7 +14,7 @@ namespace {
 
 struct Parsed {
   OpKind kind{};
-  std::string_view dtype;
+  std::string_view dtype, other_dtype;
   std::vector<std::vector<int64_t>> inputs, outputs;
   int64_t heads = 0, kv_heads = 0, head_dim = 0, sequence = 0, window = 0, context = 1;
   bool dropout = false;
@@ -60,7 +62,7 @@ bool parse_attribute(std::string_view text, Parsed& parsed) {
   switch (text.front()) {
     case 'a': return parse_heads(text, parsed);
     case 'c': return parse_int(text.substr(1), parsed.context);
-    case 'f': return text.starts_with("from_");  // the operand's type is a factor of the bytes, not a family
+    case 'f': parsed.other_dtype = text; return text.starts_with("from_");
     case 'w': return parse_int(text.substr(1), parsed.window);
     case 'p': parsed.dropout = true; return text.size() == 1;
     default: return false;
@@ -160,6 +162,9 @@ std::optional<OpShape> parse_signature(std::string_view text) {
   shape.family = std::string(name_of(parsed->kind)) + "/" + std::string(parsed->dtype);
   if (parsed->window > 0) shape.family += "/w";
   if (parsed->dropout) shape.family += "/p";
+  // Of a conversion the operand's type is a factor of the bytes; sums and optimizer run another kernel.
+  if (parsed->kind != OpKind::cast && !parsed->other_dtype.empty())
+    shape.family += fmt::format("/{}", parsed->other_dtype);
   if (info(parsed->kind).op_class == OpClass::matrix_product) {
     if (!place_product(*parsed, shape)) return std::nullopt;
   } else if (is_attention_product(parsed->kind)) {

@@ -107,6 +107,7 @@ class ProfiledCosts final : public CostModel {
   const ProfileTable& nearest() const { return *sources_.front().table; }
   std::optional<Cost> elsewhere(const std::string& key) const;
   std::optional<Cost> by_bandwidth(const OpInstance& op) const;
+  std::optional<Cost> by_usual_gradients(const OpInstance& op) const;
   bool measured(const std::string& kind) const;
   Cost measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const;
   void remember(const std::string& what, const std::string& source) const;
@@ -174,6 +175,7 @@ Cost ProfiledCosts::op_seconds(const OpInstance& op) const {
   if (const auto cost = ops_.find(key)) return {cost->seconds * sources_.front().dilation, cost->spread};
   if (const auto cost = elsewhere(key)) return *cost;
   if (const auto cost = by_bandwidth(op)) return *cost;
+  if (const auto cost = by_usual_gradients(op)) return *cost;
   throw_bad_input(fmt::format("machine '{}': operator '{}'", machine_.name, key), "nothing of its kind was measured",
                   "run foresail profile --for MODEL with the model to be planned");
 }
@@ -202,6 +204,22 @@ std::optional<Cost> ProfiledCosts::by_bandwidth(const OpInstance& op) const {
   if (!moves_or_adds(op.kind) || !(bandwidth > 0)) return std::nullopt;
   remember(family_of(signature(op)), "the copy bandwidth");
   return Cost{(least_seconds_ + bytes_of(op) / bandwidth) * sources_.front().dilation, kSpreadOfBandwidth};
+}
+
+/// Norm and optimizer walk memory: with gradients of another type they take as much longer as they read more bytes.
+std::optional<Cost> ProfiledCosts::by_usual_gradients(const OpInstance& op) const {
+  if (op.kind != OpKind::squared_norm && op.kind != OpKind::adamw) return std::nullopt;
+  OpInstance usual = op;
+  usual.inputs.at(0).dtype = op.kind == OpKind::adamw ? op.outputs.at(1).dtype : DType::f32;
+  if (usual.inputs[0] == op.inputs[0]) return std::nullopt;
+  const std::string key = signature(usual);
+  std::optional<Cost> cost = ops_.find(key);
+  if (cost) cost->seconds *= sources_.front().dilation;
+  if (!cost) cost = elsewhere(key);
+  if (!cost) return std::nullopt;
+  remember(family_of(signature(op)) + fmt::format(" of gradients in {}", name_of(op.inputs[0].dtype)),
+           fmt::format("gradients in {}", name_of(usual.inputs[0].dtype)));
+  return Cost{cost->seconds * bytes_of(op) / bytes_of(usual), cost->spread + kSpreadOfLikeness};
 }
 
 bool ProfiledCosts::measured(const std::string& kind) const {

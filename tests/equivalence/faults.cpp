@@ -194,6 +194,7 @@ FaultList planted_faults(const std::string& device) {
   plant_tensor_faults(list);
   plant_optimizer_faults(list);
   plant_data_faults(list);
+  plant_accumulation_faults(list);
   plant_zero_faults(list);
   plant_overlap_faults(list);
   plant_pipeline_faults(list);

@@ -57,6 +57,8 @@ class FaultList {
   /// A change that must not matter.
   void add_harmless(const std::string& model, const std::string& strategy, Fault change);
 
+  const std::string& device() const { return device_; }
+
   std::vector<Task> faults, harmless;
 
  private:
@@ -68,6 +70,7 @@ class FaultList {
 void plant_tensor_faults(FaultList& list);
 void plant_optimizer_faults(FaultList& list);
 void plant_data_faults(FaultList& list);
+void plant_accumulation_faults(FaultList& list);
 void plant_zero_faults(FaultList& list);
 void plant_overlap_faults(FaultList& list);
 void plant_pipeline_faults(FaultList& list);

@@ -2,13 +2,14 @@
 #include <algorithm>
 
 #include "tests/equivalence/faults.h"
+#include "tests/equivalence/generator/factors.h"
 
 namespace foresail::testing {
 namespace {
 
 using enum InstructionKind;
 
-const char* const kData = "dp=2,micro_batch=2";
+const std::string kData = "dp=2,micro_batch=2";
 const char* const kRagged = "dp=3,micro_batch=1,ragged_batch=true";
 const char* const kBuckets = "dp=2,micro_batch=2,overlap=true,bucket_bytes=20000";
 
@@ -88,6 +89,32 @@ void plant_data_faults(FaultList& list) {
                if (block.name == "bucket.reduce") block.instructions.pop_back();
              }
            }));
+}
+
+/// Accumulators in another element type than that in which kernels make gradients.
+void plant_accumulation_faults(FaultList& list) {
+  const std::string type = ",accumulate_dtype=" + other_type(list.device());
+  list.add("llama", kData + type,
+           in_program("accumulators take the last micro-batch only", [](Program& p, const auto&) {
+             auto& calls = p.calls[static_cast<size_t>(Phase::backward)][0];
+             calls.at(calls_named(p, Phase::backward, 0, "block.accumulate").at(0)).last_only = true;
+           }));
+  list.add("gpt2", kData + type, in_program("a tied head's gradients are not accumulated", [](Program& p, const auto&) {
+             remove_call(p, Phase::backward, 0, calls_named(p, Phase::backward, 0, "embedding.accumulate").at(0));
+           }));
+  list.add("llama", kData + type,
+           without("a micro-batch's gradients still hold those before it", in_block("block.zero", OpKind::fill_zero)));
+  list.add("llama", kData + type,
+           without("accumulators not zeroed before a step", in_block("begin_step", OpKind::fill_zero), 1));
+  list.add("llama", zero(1) + type,
+           without("accumulators of a range not reduced", in_block("block.reduce", reduce_scatter, GroupKind::shard)));
+  list.add("llama", "dp=2,pp=2,micro_batch=1,schedule=zb-h1" + type,
+           in_program("delayed weight gradients are not accumulated", [](Program& p, const auto&) {
+             remove_call(p, Phase::weight_gradient, 0,
+                         calls_named(p, Phase::weight_gradient, 0, "block.accumulate").at(0));
+           }));
+  list.add("llama", zero(2) + type,
+           without("sums of ranks do not reach the accumulators", in_block("block.reduce", OpKind::add)));
 }
 
 void plant_zero_faults(FaultList& list) {

@@ -42,8 +42,8 @@ std::unique_ptr<Device> device_named(const std::string& name) {
 double most_looseness(const Strategy& strategy) {
   if (splits_backward(strategy.schedule)) return 1.32;
   if (strategy.schedule == ScheduleKind::interleaved) return 1.18;
-  const bool plain =
-      !strategy.overlap && strategy.zero_stage < 2 && strategy.recompute_layers.empty() && !strategy.reduce_dtype;
+  const bool plain = !strategy.overlap && strategy.zero_stage < 2 && strategy.recompute_layers.empty() &&
+                     !strategy.reduce_dtype && !strategy.accumulate_dtype;
   return plain ? 1.02 : 1.13;
 }
 
@@ -214,7 +214,7 @@ Held Run::held_parameters() const {
 
 Held Run::held_gradients() const {
   const Program& program = programs_.train;
-  return held(slices_.gradients, program.arena.gradients, program.precision.gradient, program.zero_stage > 0);
+  return held(slices_.gradients, program.arena.gradients, program.accumulate_dtype, program.zero_stage > 0);
 }
 
 Tensors Run::gather(const Held& held, const char* what) {

@@ -13,7 +13,7 @@ struct Tolerance {
   double floor = 1e-7;  ///< of the global norm
 };
 
-Tolerance tolerance_for(const std::string& device);
+Tolerance tolerance_for(const Experiment& experiment);
 
 /// What differs, empty if equivalent. Tensors (or row ranges of them) whose gradient is zero in exact arithmetic are
 /// judged by the floor alone.

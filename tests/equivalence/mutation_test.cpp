@@ -23,6 +23,7 @@ const char* const kMutated[][2] = {
     {"uneven", "tp=2,micro_batch=6"},
     {"llama", "cp=2,micro_batch=6"},
     {"llama", "cp=2,context=all_to_all,micro_batch=6"},
+    {"llama", "dp=2,micro_batch=3,accumulate_dtype=f32"},
     {"llama", "dp=2,zero_stage=1,micro_batch=3"},
     {"llama", "dp=2,zero_stage=3,micro_batch=3"},
     {"llama", "dp=2,micro_batch=3,overlap=true,bucket_bytes=20000"},

@@ -86,6 +86,14 @@ TEST(CpuDevice, RefusesEveryOperandOfAnotherType) {
   }
 }
 
+TEST(CpuDevice, ASumHasTheTypeOfItsFirstOperand) {
+  const auto cpu = make_cpu_device(1);
+  const TensorType single{DType::f32, {8}}, wide{DType::f64, {8}};
+  EXPECT_EQ(message_of(*cpu, {OpKind::add, {}, {wide, single}, {wide}}), "");
+  EXPECT_NE(message_of(*cpu, {OpKind::add, {}, {wide, single}, {single}}).find("type of the first"), std::string::npos);
+  EXPECT_NE(message_of(*cpu, {OpKind::add, {}, {single, wide}, {wide}}).find("type of the first"), std::string::npos);
+}
+
 TEST(CpuDevice, RefusesWrongOperandCounts) {
   const auto cpu = make_cpu_device(1);
   for (const TestCase& test : all_test_cases(DType::f32)) {

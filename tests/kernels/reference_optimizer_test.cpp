@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
+
 #include "tests/kernels/reference_evaluate.h"
 
 namespace foresail::kernel_tests {
@@ -103,6 +105,27 @@ TEST(ReferenceOptimizer, AdamwFollowsItsScalarForm) {
       EXPECT_NEAR(after[2][i], want.v, 1e-15);
     }
   }
+}
+
+/// 0.1 rounded to single precision is what both read, and nothing is rounded after that.
+TEST(ReferenceOptimizer, GradientsInSingleAreReadAsTheyAre) {
+  const double tenth = 0.1f;
+  const Tensor single{{2}, {tenth, -3}, DType::f32}, wide{{2}, {tenth, -3}}, sum = constant_tensor({1}, 0);
+  const Tensor metrics{{4}, {0, 9, 3, 0.5}}, state{{2}, {0.7, 0.3}};
+  EXPECT_EQ(evaluate(OpKind::squared_norm, {}, {single}, {sum}), evaluate(OpKind::squared_norm, {}, {wide}, {sum}));
+  EXPECT_EQ(evaluate(OpKind::adamw, {}, {single, metrics}, {state, state, state}, adam_place()),
+            evaluate(OpKind::adamw, {}, {wide, metrics}, {state, state, state}, adam_place()));
+}
+
+TEST(ReferenceOptimizer, SumsAreRoundedOnceToTheTypeOfTheFirst) {
+  const Tensor single{{1}, {1}, DType::f32}, wide{{1}, {1}}, small{{1}, {0x1p-30}};
+  const auto sum = [&](const Tensor& a, const Tensor& b, DType type) {
+    return evaluate(OpKind::add, {}, {a, b}, {{{1}, {0}, type}})[0][0];
+  };
+  EXPECT_EQ(sum(single, small, DType::f32), 1);
+  EXPECT_EQ(sum(wide, small, DType::f64), 1 + 0x1p-30);
+  EXPECT_EQ(sum(wide, single, DType::f64), 2);
+  EXPECT_THROW(sum(single, wide, DType::f64), Error);
 }
 
 TEST(ReferenceOptimizer, FirstStepFromRestMovesByTheLearningRate) {

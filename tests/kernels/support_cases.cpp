@@ -306,6 +306,23 @@ void add_products(Cases& cases) {
   }
 }
 
+/// Sums and gradients in another type than the run's: f64 beside f32 (the reference device's tests have its own).
+void add_wide_sums(Cases& cases) {
+  if (cases.dtype != DType::f32) return;
+  for (const int64_t n : {1, 259, 8203}) {
+    const TensorType x = cases.real({n}), wide = cases.exact(n), metrics = cases.exact(4);
+    const std::string variant = text({n});
+    cases.add(OpKind::add, variant + "_wide", {}, {wide, wide}, {wide});
+    cases.add(OpKind::add, variant + "_to_wide", {}, {wide, x}, {wide});
+    cases.add(OpKind::add, variant + "_of_wide", {}, {x, wide}, {x});
+    cases.add(OpKind::squared_norm, variant + "_wide", {}, {wide}, {cases.exact(1)});
+    OpAttributes a;
+    a.decay = true;
+    cases.add(OpKind::adamw, variant + "_wide", a, {wide, metrics}, {x, x, x}).metrics = {0, 9, 3, 0.75};
+    cases.add(OpKind::adamw, variant + "_wide_master", {}, {wide, metrics}, {x, x, x, x}).metrics = {0, 1, 1, 1};
+  }
+}
+
 void add_element_wise(Cases& cases) {
   for (const Shape& shape : {Shape{3, 5}, Shape{1, 1}, Shape{17, 67}, Shape{9, 256}}) {
     const TensorType x = cases.real(shape), bias = cases.real({shape[1]}),
@@ -424,6 +441,7 @@ std::vector<TestCase> all_test_cases(DType dtype) {
   add_rearrangements(cases);
   add_ring_steps(cases);
   add_element_wise(cases);
+  add_wide_sums(cases);
   add_loss(cases);
   add_optimizer(cases);
   return cases.list;

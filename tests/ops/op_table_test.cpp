@@ -152,6 +152,19 @@ TEST(Signature, TellsApartDegreesAndConversions) {
   EXPECT_NE(signature(up), signature(same));
 }
 
+TEST(Signature, TellsApartGradientsOfAnotherTypeAlone) {
+  const TensorType single{DType::f32, {8}}, wide{DType::f64, {8}}, metrics{DType::f64, {4}}, sum{DType::f64, {1}};
+  const auto texts = [&](const TensorType& gradient) {
+    return std::vector{signature({OpKind::add, {}, {single, gradient}, {single}}),
+                       signature({OpKind::squared_norm, {}, {gradient}, {sum}}),
+                       signature({OpKind::adamw, {}, {gradient, metrics}, {single, single, single}})};
+  };
+  for (size_t i = 0; i < texts(wide).size(); ++i) {
+    EXPECT_EQ(texts(wide)[i], texts(single)[i] + "/from_f64");
+    EXPECT_EQ(texts(single)[i].find("from"), std::string::npos) << "what machines have measured keeps its name";
+  }
+}
+
 TEST(Zigzag, EveryPositionIsHeldOnceAndOneRankHoldsThemInOrder) {
   for (const int64_t degree : {1, 2, 3, 4}) {
     std::vector<int> held(static_cast<size_t>(degree * 6));

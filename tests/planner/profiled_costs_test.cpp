@@ -172,6 +172,27 @@ TEST(ProfiledCosts, WhatMovesElementsIsPricedByTheCopyBandwidthAndSaidSo) {
       << "no bandwidth was measured";
 }
 
+TEST(ProfiledCosts, GradientsOfAnotherTypeCostTheBytesThatTheyAddAndAreSaidSo) {
+  Machine machine = synthetic();
+  const TensorType single = f32({1 << 20}), wide{DType::f64, {1 << 20}}, sum{DType::f64, {1}}, metrics{DType::f64, {4}};
+  const auto norm = [&](const TensorType& g) { return OpInstance{OpKind::squared_norm, {}, {g}, {sum}}; };
+  const auto update = [&](const TensorType& g) {
+    return OpInstance{OpKind::adamw, {}, {g, metrics}, {single, single, single}};
+  };
+  machine.tables[0].ops[signature(norm(single))] = {1e-3, 0.02, 5};
+  machine.tables[0].ops[signature(update(single))] = {7e-3, 0.02, 5};
+  const auto costs = make_profiled_cost_model(machine, 2, 2);
+  EXPECT_NEAR(costs->op_seconds(norm(wide)).seconds, 2e-3, 1e-7);
+  EXPECT_NEAR(costs->op_seconds(update(wide)).seconds, 8e-3, 1e-7) << "read g; read and write p, m, v";
+  EXPECT_NE(costs->note().find("adamw/f32 of gradients in f64"), std::string::npos) << costs->note();
+  EXPECT_DOUBLE_EQ(costs->op_seconds(norm(single)).seconds, 1e-3);
+
+  machine.tables[0].ops[signature(norm(wide))] = {3e-3, 0.02, 5};
+  const auto measured = make_profiled_cost_model(machine, 2, 2);
+  EXPECT_DOUBLE_EQ(measured->op_seconds(norm(wide)).seconds, 3e-3);
+  EXPECT_DOUBLE_EQ(measured->op_seconds(norm(single)).seconds, 1e-3);
+}
+
 TEST(ProfiledCosts, WhatTheNearestTableLacksComesFromAnotherAndIsSaidSo) {
   Machine machine = synthetic();  // 2 ranks of 2 threads
   ProfileTable& four = machine.tables.emplace_back(machine.tables[0]);

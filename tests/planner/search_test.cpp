@@ -280,6 +280,7 @@ TEST(Search, EveryKeyCanBeFixed) {
                                                    {5, "ragged_batch=true"},
                                                    {2, "overlap=true,bucket_bytes=100000"},
                                                    {2, "reduce_dtype=bf16"},
+                                                   {2, "accumulate_dtype=bf16,zero_stage=1"},
                                                    {1, "recompute_layers=0:full"},
                                                    {1, "recompute=selective"}};
   for (const auto& [devices, text] : fixes) {

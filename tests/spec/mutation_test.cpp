@@ -96,7 +96,7 @@ TEST(Mutants, OfAStrategyTextAreReadOrRefused) {
   expect_value_or_error(
       to_text(
           parse_strategy("recompute_layers=0-3:selective+up/5:none,stage_layers=3+2,zero_group=2,context=all_to_all,"
-                         "schedule=zb-v,bucket_bytes=4096,overlap=true,reduce_dtype=bf16")
+                         "schedule=zb-v,bucket_bytes=4096,overlap=true,reduce_dtype=bf16,accumulate_dtype=f64")
               .strategy),
       rewrite);
 }

@@ -180,6 +180,13 @@ TEST_F(TrainTest, AStrategyThatTheCompilerRefusesIsNamedWithFileKeyAndLayerBefor
   for (const char* part : {"plan.json", "reduce_dtype=bf16", "cpu", "reduce_dtype=f32 or f64"}) {
     EXPECT_NE(narrow.find(part), std::string::npos) << part << " in " << narrow;
   }
+  small_.plan.strategy.reduce_dtype.reset();
+  small_.plan.strategy.accumulate_dtype = DType::f16;
+  small_.write();
+  const std::string accumulated = refusal([&] { check_train(options()); });
+  for (const char* part : {"plan.json", "accumulate_dtype=f16", "cpu", "accumulate_dtype=f32 or f64"}) {
+    EXPECT_NE(accumulated.find(part), std::string::npos) << part << " in " << accumulated;
+  }
 }
 
 TEST_F(TrainTest, APlanThatListsTooLittleWorkspaceIsRefusedNamingTheOperator) {

@@ -95,6 +95,8 @@ TEST_P(CoveringRows, BecomeTheExperimentsThatTheyDescribe) {
     EXPECT_EQ(strategy.ragged_batch, experiment.job.global_batch % (strategy.dp * strategy.micro_batch) != 0);
     EXPECT_EQ(strategy.recompute_layers.empty(), row[Factor::recompute] != 3);
     EXPECT_EQ(strategy.bucket_bytes > 0, row[Factor::overlap] == 2);
+    EXPECT_EQ(strategy.reduce_dtype.has_value(), row[Factor::reduce_dtype] != 0);
+    EXPECT_EQ(strategy.accumulate_dtype.has_value(), row[Factor::accumulate_dtype] != 0);
     EXPECT_LE(strategy.devices(), kMostRanks);
   }
 }

@@ -1,5 +1,6 @@
 #include "tests/equivalence/generator/factors.h"
 
+#include "core/round_up.h"
 #include "program/compile.h"
 #include "tests/program/small_models.h"
 
@@ -34,6 +35,7 @@ const std::array<Description, kFactors>& descriptions() {
       {"attention", {"fused", "scores"}},
       {"overlap", {"overlap=false", "overlap=true", "overlap=true,bucket_bytes=20000"}},
       {"reduce_dtype", {"", "reduce_dtype=f64"}},
+      {"accumulate_dtype", {"as made", "other"}},
       {"queues", {"concurrent", "serial"}},
   }};
   return all;
@@ -61,6 +63,10 @@ int64_t virtual_stages(const Row& row) {
 
 int64_t data_ranks(const Row& row) { return number_of(row, Factor::dp) * context_ranks(row); }
 
+int64_t micro_batches(const Row& row) {
+  return divide_up(number_of(row, Factor::batch), number_of(row, Factor::dp) * number_of(row, Factor::micro_batch));
+}
+
 /// The first virtual stage, which is one of the longest, gives a layer to the last.
 std::string uneven_layers(int64_t layers, int64_t stages) {
   std::vector<int64_t> counts;
@@ -73,7 +79,7 @@ std::string uneven_layers(int64_t layers, int64_t stages) {
   return text;
 }
 
-Strategy strategy_of(const Row& row) {
+Strategy strategy_of(const Row& row, const std::string& device) {
   const int64_t stages = number_of(row, Factor::pp) * virtual_stages(row);
   std::string text = "dp=" + text_of(row, Factor::dp) + ",tp=" + text_of(row, Factor::tp) +
                      ",pp=" + text_of(row, Factor::pp) + "," + text_of(row, Factor::context) + "," +
@@ -84,6 +90,7 @@ Strategy strategy_of(const Row& row) {
   if (row[Factor::batch] != 0) text += ",ragged_batch=true";
   if (row[Factor::stage_layers] != 0) text += ",stage_layers=" + uneven_layers(model_of(row).layers, stages);
   if (row[Factor::reduce_dtype] != 0) text += "," + text_of(row, Factor::reduce_dtype);
+  if (row[Factor::accumulate_dtype] != 0) text += ",accumulate_dtype=" + other_type(device);
   return parse_strategy(text).strategy;
 }
 
@@ -113,6 +120,8 @@ Job suite_job(const std::string& device, int64_t global_batch) {
   return job;
 }
 
+std::string other_type(const std::string& device) { return device == "reference" ? "f32" : "f64"; }
+
 const char* name_of(Factor factor) { return descriptions()[static_cast<size_t>(factor)].name; }
 
 const std::vector<std::string>& values_of(Factor factor) { return descriptions()[static_cast<size_t>(factor)].values; }
@@ -121,7 +130,7 @@ Experiment experiment_of(const Row& row, const std::string& device) {
   Experiment experiment;
   experiment.model = model_of(row);
   experiment.job = suite_job(device, number_of(row, Factor::batch));
-  experiment.strategy = strategy_of(row);
+  experiment.strategy = strategy_of(row, device);
   experiment.device = device;
   experiment.fused_kernels = row[Factor::kernels] == 0;
   experiment.unfused_attention = row[Factor::attention] != 0;
@@ -131,12 +140,13 @@ Experiment experiment_of(const Row& row, const std::string& device) {
 
 bool structure_is_possible(const Row& row) {
   if (!structure_has_effect(row)) return false;
-  return legal(model_of(row), suite_job("cpu", number_of(row, Factor::batch)), strategy_of(row)).empty();
+  return legal(model_of(row), suite_job("cpu", number_of(row, Factor::batch)), strategy_of(row, "cpu")).empty();
 }
 
 bool rest_is_possible(const Row& row) {
   const bool reduces = data_ranks(row) > 1;
   if (row[Factor::reduce_dtype] != 0 && !reduces) return false;
+  if (row[Factor::accumulate_dtype] != 0 && micro_batches(row) == 1) return false;
   if (row[Factor::overlap] == 2 && !reduces) return false;
   if (row[Factor::overlap] == 1 && !reduces && row[Factor::pp] == 0) return false;
   if (row[Factor::queues] != 0 && row[Factor::overlap] == 0) return false;

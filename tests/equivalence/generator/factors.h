@@ -31,6 +31,7 @@ enum class Factor : uint8_t {
   attention,
   overlap,
   reduce_dtype,
+  accumulate_dtype,
   queues,
   count_
 };
@@ -54,6 +55,9 @@ inline constexpr int64_t kMostRanks = 8;
 
 /// A job that small models learn within ten steps.
 Job suite_job(const std::string& device, int64_t global_batch);
+
+/// The floating-point type with kernels on a device that its gradients are not made in.
+std::string other_type(const std::string& device);
 
 Experiment experiment_of(const Row& row, const std::string& device);
 
