@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "models/family_json.h"
 
 namespace foresail {
@@ -63,13 +64,17 @@ const Family& family_of(const JsonObject& config) {
 }
 
 /// What changes the model but is none of any family's supported keys.
-void refuse_features(const JsonObject& config) {
-  if (config.has("quantization_config")) {
+void refuse_features(const Family& family, const JsonObject& config) {
+  if (config.has("quantization_config") && family.reads_quantization) {
+    log_warning("{}: quantization_config is not read: its weights are taken to be unquantized", config.source());
+  } else if (config.has("quantization_config")) {
     config.fail("quantization_config", "quantized weights cannot be trained",
                 "use the config of the unquantized model");
   }
   for (const std::string key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"}) {
-    if (config.has(key)) config.fail(key, "mixture of experts is not supported", "use a dense model");
+    if (config.has(key) && !family.reads_experts) {
+      config.fail(key, fmt::format("{} has no mixture of experts", family.name), "use a dense model");
+    }
   }
   if (config.get_bool("is_encoder_decoder", false)) {
     config.fail("is_encoder_decoder", "encoder-decoder models are not supported", "use a decoder-only model");
@@ -93,7 +98,7 @@ ModelSpec parse_model_config(const std::string& json_text, const std::string& so
   const Json json = parse_json(json_text, source);
   const JsonObject config(json, source);
   const Family& family = family_of(config);
-  refuse_features(config);
+  refuse_features(family, config);
   ModelSpec model = family.read(config);
   model.family = family.name;
   model.name = name_from(source);

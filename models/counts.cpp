@@ -4,6 +4,7 @@
 
 #include "models/describe.h"
 #include "models/model_spec.h"
+#include "ops/op_table.h"
 
 namespace foresail {
 namespace {
@@ -16,11 +17,17 @@ int64_t elements(const Weight& weight) {
 
 bool is_matrix_operand(const Graph& graph, int weight) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-    return node.kind == OpKind::linear && graph.tensors[node.inputs[1]].weight == weight;
+    return info(node.kind).op_class == OpClass::matrix_product && graph.tensors[node.inputs[1]].weight == weight;
   });
 }
 
-void append_weights(const Graph& graph, int64_t layers, std::vector<LayerRow>& table) {
+/// Of a weight that has a matrix per expert [E, out, in], those of a token's own experts.
+int64_t active_elements(const ModelSpec& model, const Weight& weight) {
+  const bool per_expert = weight.dims.size() == 3;
+  return per_expert ? elements(weight) / model.moe.experts * model.moe.experts_per_token : elements(weight);
+}
+
+void append_weights(const ModelSpec& model, const Graph& graph, int64_t layers, std::vector<LayerRow>& table) {
   for (size_t w = 0; w < graph.weights.size(); ++w) {
     const Weight& weight = graph.weights[w];
     LayerRow row;
@@ -28,24 +35,37 @@ void append_weights(const Graph& graph, int64_t layers, std::vector<LayerRow>& t
     row.layers = layers;
     row.weight = weight.name;
     for (const Dim& dim : weight.dims) row.shape.push_back(dim.size);
-    const bool product = is_matrix_operand(graph, static_cast<int>(w));
-    row.matrix_parameters = product ? elements(weight) : 0;
+    const int64_t active = active_elements(model, weight);
+    row.matrix_parameters = is_matrix_operand(graph, static_cast<int>(w)) ? active : 0;
     row.forward_flops_per_token = 2.0 * static_cast<double>(row.matrix_parameters);
     row.parameters = weight.tied_to.empty() ? elements(weight) : 0;
+    row.active_parameters = weight.tied_to.empty() ? active : 0;
     row.tied_to = weight.tied_to;
     table.push_back(std::move(row));
   }
 }
 
+/// Width of a head's query and key plus that of its value.
+int64_t score_and_value_width(const ModelSpec& model) {
+  return model.head_dim + (model.latent.kv_rank > 0 ? model.latent.value_dim : model.head_dim);
+}
+
 /// Scores and context of one layer, the full square even where attention is causal.
-LayerRow attention_row(const ModelSpec& model, int64_t sequence_length) {
+LayerRow attention_row(const ModelSpec& model, const std::string& layer, int64_t layers, int64_t sequence_length) {
   LayerRow row;
-  row.layer = "block";
-  row.layers = model.layers;
+  row.layer = layer;
+  row.layers = layers;
   row.weight = "(attention)";
   row.forward_flops_per_token =
-      4.0 * static_cast<double>(model.heads * model.head_dim) * static_cast<double>(sequence_length);
+      2.0 * static_cast<double>(model.heads * score_and_value_width(model)) * static_cast<double>(sequence_length);
   return row;
+}
+
+template <typename Member>
+int64_t sum_over_layers(const ModelSpec& model, Member member) {
+  int64_t sum = 0;
+  for (const LayerRow& row : layer_table(model, 1)) sum += row.layers * row.*member;
+  return sum;
 }
 
 }  // namespace
@@ -54,29 +74,28 @@ std::vector<LayerRow> layer_table(const ModelSpec& model, int64_t sequence_lengt
   GraphOptions options;
   options.sequence_length = sequence_length;
   const ModelGraphs graphs = build_graphs(model, options);
+  const int64_t dense = model.moe.experts > 0 ? model.moe.first_dense_layers : model.layers;
   std::vector<LayerRow> table;
-  append_weights(graphs.embedding, 1, table);
-  append_weights(graphs.block, model.layers, table);
-  table.push_back(attention_row(model, sequence_length));
-  append_weights(graphs.head, 1, table);
+  append_weights(model, graphs.embedding, 1, table);
+  for (const auto& [block, layers] : {std::pair{&graphs.block, dense}, {&graphs.expert_block, model.layers - dense}}) {
+    if (layers == 0) continue;
+    append_weights(model, *block, layers, table);
+    table.push_back(attention_row(model, block->name, layers, sequence_length));
+  }
+  append_weights(model, graphs.head, 1, table);
   return table;
 }
 
-int64_t parameter_count(const ModelSpec& model) {
-  int64_t sum = 0;
-  for (const LayerRow& row : layer_table(model, 1)) sum += row.layers * row.parameters;
-  return sum;
-}
+int64_t parameter_count(const ModelSpec& model) { return sum_over_layers(model, &LayerRow::parameters); }
 
-int64_t matrix_parameters(const ModelSpec& model) {
-  int64_t sum = 0;
-  for (const LayerRow& row : layer_table(model, 1)) sum += row.layers * row.matrix_parameters;
-  return sum;
-}
+int64_t active_parameter_count(const ModelSpec& model) { return sum_over_layers(model, &LayerRow::active_parameters); }
+
+int64_t matrix_parameters(const ModelSpec& model) { return sum_over_layers(model, &LayerRow::matrix_parameters); }
 
 double training_flops_per_token(const ModelSpec& model, int64_t sequence_length) {
   return 6.0 * static_cast<double>(matrix_parameters(model)) +
-         12.0 * static_cast<double>(model.layers * model.heads * model.head_dim) * static_cast<double>(sequence_length);
+         6.0 * static_cast<double>(model.layers * model.heads * score_and_value_width(model)) *
+             static_cast<double>(sequence_length);
 }
 
 }  // namespace foresail

@@ -11,12 +11,13 @@ namespace foresail {
 
 /// One weight of one kind of layer, or the attention of a block (no weight, no parameters).
 struct LayerRow {
-  std::string layer;                   ///< "embedding", "block", "head"
+  std::string layer;                   ///< "embedding", "block", "expert_block", "head"
   int64_t layers = 1;                  ///< how many layers of this kind the model has
   std::string weight;                  ///< "qkv", "norm_1"; "(attention)" for scores and context
-  std::vector<int64_t> shape;          ///< [out, in] or [n]
+  std::vector<int64_t> shape;          ///< [out, in] or [n]; [experts, out, in]
   int64_t parameters = 0;              ///< per layer; 0 for the second holder of a tied weight
-  int64_t matrix_parameters = 0;       ///< per layer, where it is an operand of a matrix product (tied or not)
+  int64_t active_parameters = 0;       ///< those of them that a token meets: of experts its own only
+  int64_t matrix_parameters = 0;       ///< active ones where it is an operand of a matrix product (tied or not)
   double forward_flops_per_token = 0;  ///< per layer: matrix products and attention; norms and the like count nothing
   std::string tied_to;
 };

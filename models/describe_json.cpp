@@ -4,12 +4,11 @@
 namespace foresail {
 
 std::string describe_model_json(const ModelSpec& model, int64_t sequence_length) {
-  const int64_t parameters = parameter_count(model);
   Json document = Json::object();
   document["name"] = model.name;
   document["family"] = model.family;
-  document["parameters"] = parameters;
-  document["active_parameters"] = parameters;  // every family so far is dense
+  document["parameters"] = parameter_count(model);
+  document["active_parameters"] = active_parameter_count(model);
   document["layers"] = model.layers;
   document["vocabulary"] = model.vocabulary;
   document["training_flops_per_token"] = training_flops_per_token(model, sequence_length);

@@ -11,8 +11,9 @@
 namespace foresail {
 
 std::span<const Family* const> families() {
-  static const std::array<const Family*, 5> kFamilies{&gpt2_family(), &llama_family(), &mistral_family(),
-                                                      &qwen2_family(), &qwen3_family()};
+  static const std::array kFamilies{&gpt2_family(),      &llama_family(),       &mistral_family(),
+                                    &qwen2_family(),     &qwen3_family(),       &mixtral_family(),
+                                    &qwen3_moe_family(), &deepseek_v2_family(), &deepseek_v3_family()};
   return kFamilies;
 }
 
@@ -41,8 +42,17 @@ const WeightNames& llama_weight_names() {
       .down = "model.layers.{}.mlp.down_proj",
       .head = "lm_head",
       .transposed_in_file = false,
+      .latent = {},
+      .experts = {},
   };
   return kNames;
+}
+
+std::string expert_name(const std::string& name, int64_t expert) {
+  const std::string place = "{e}";
+  const size_t at = name.find(place);
+  ensure(at != std::string::npos, "the name of an expert's weight has a place for its number");
+  return std::string(name).replace(at, place.size(), std::to_string(expert));
 }
 
 int64_t read_size(const JsonObject& config, const std::vector<std::string>& keys, int64_t fallback, int64_t most) {

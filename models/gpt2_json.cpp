@@ -90,6 +90,8 @@ const WeightNames& names() {
       .down = "transformer.h.{}.mlp.c_proj",
       .head = "lm_head",
       .transposed_in_file = true,
+      .latent = {},
+      .experts = {},
   };
   return kNames;
 }

@@ -28,6 +28,7 @@ struct ExpertSpec {
   GroupScore group_score = GroupScore::best_expert;
   double balance_coefficient = 0;  ///< of the load-balance loss, per sequence
   double z_coefficient = 0;        ///< of the router z loss (Zoph et al. 2022, equation 5)
+  bool operator==(const ExpertSpec&) const = default;
 };
 
 /// Multi-head latent attention (DeepSeek-V2, section 2.1); `kv_rank` = 0: none. ModelSpec::head_dim is then that of
@@ -36,11 +37,12 @@ struct LatentAttentionSpec {
   int64_t query_rank = 0;  ///< 0: queries are not compressed
   int64_t kv_rank = 0;
   int64_t nope_dim = 0, rope_dim = 0, value_dim = 0;
+  bool operator==(const LatentAttentionSpec&) const = default;
 };
 
 struct ModelSpec {
   std::string name;    ///< catalogue name or the config's folder
-  std::string family;  ///< "gpt2", "llama", "mistral", "qwen2", "qwen3": a label for people
+  std::string family;  ///< "model_type" of its config ("gpt2", "deepseek_v3"): names its weights, a label for people
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocabulary = 0;
   int64_t max_positions = 0;
   NormKind norm = NormKind::rms_norm;
@@ -55,6 +57,10 @@ struct ModelSpec {
   RopeScaling rope_scaling = RopeScaling::none;
   double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
   int64_t rope_original_positions = 0;
+  // YaRN (Peng et al. 2023) alone: turns where interpolation begins and ends, what cosines and sines are multiplied by
+  // (0: follows from the factor), DeepSeek's two weights of that (0: not stated).
+  double rope_beta_fast = 32, rope_beta_slow = 1, rope_attention_factor = 0;
+  double rope_mscale = 0, rope_mscale_all_dim = 0;
   double attention_dropout = 0, residual_dropout = 0, embedding_dropout = 0;
   double init_standard_deviation = 0.02;
   ExpertSpec moe;
@@ -71,12 +77,16 @@ ModelSpec parse_model_config(const std::string& json_text, const std::string& so
 std::string write_model_config(const ModelSpec& model);
 std::vector<std::string> catalogue_model_names();
 
-/// The graphs of the three kinds of layer, not cut by tensor parallelism, for `micro_batch` sequences of
+/// Layer `layer` (from 0) is an `expert_block`, the others are a `block`.
+bool is_expert_layer(const ModelSpec& model, int64_t layer);
+
+/// The graphs of the kinds of layer, not cut by tensor parallelism, for `micro_batch` sequences of
 /// `sequence_length` tokens; a context-parallel rank's graph has its share of the rows of each sequence.
 struct ModelGraphs {
   Graph embedding;  ///< tokens -> hidden states
-  Graph block;      ///< hidden states -> hidden states
-  Graph head;       ///< hidden states, targets -> loss (cross_entropy_stats .. cross_entropy_loss)
+  Graph block;      ///< hidden states -> hidden states, with a dense FFN; in no layer of a model that has only experts
+  Graph expert_block;  ///< the same with a mixture of experts; empty if no layer has one
+  Graph head;          ///< hidden states, targets -> loss (cross_entropy_stats .. cross_entropy_loss)
 };
 
 struct GraphOptions {
@@ -93,9 +103,13 @@ struct GraphOptions {
 ModelGraphs build_graphs(const ModelSpec& model, const GraphOptions& options);
 
 int64_t parameter_count(const ModelSpec& model);
-/// Parameters that a token meets in a matrix product: head yes; embedding look-up, norms and biases no.
+/// Parameters without the experts that a token is not sent to.
+int64_t active_parameter_count(const ModelSpec& model);
+/// Parameters that a token meets in a matrix product: head and its own experts yes; embedding look-up, norms and biases
+/// no.
 int64_t matrix_parameters(const ModelSpec& model);
-/// 6 x matrix_parameters + 12 x layers x heads x head_dim x sequence_length.
+/// 6 x matrix_parameters + 12 x layers x heads x head_dim x sequence_length; head_dim is the mean of that of queries and
+/// keys and that of values where they differ.
 double training_flops_per_token(const ModelSpec& model, int64_t sequence_length);
 
 }  // namespace foresail

@@ -120,7 +120,7 @@ enum class CountRule : uint8_t {
 };
 
 /// Position encodings by rotation (Su et al. 2021) and their length extensions.
-enum class RopeScaling : uint8_t { none, linear, llama3 };
+enum class RopeScaling : uint8_t { none, linear, llama3, yarn };
 
 /// How a router turns its logits into the probabilities of experts.
 enum class RouterScoring : uint8_t { softmax, sigmoid };

@@ -127,7 +127,8 @@ class FrameCheck {
   void check_inputs() {
     const bool embeds = any_op([](OpKind kind) { return kind == OpKind::embedding; });
     const bool judges = any_op([](OpKind kind) {
-      return kind == OpKind::cross_entropy || kind == OpKind::cross_entropy_stats || kind == OpKind::cross_entropy_loss;
+      return kind == OpKind::cross_entropy || kind == OpKind::cross_entropy_stats ||
+             kind == OpKind::cross_entropy_loss || kind == OpKind::moe_statistics;
     });
     if (embeds && !program_.reads_tokens) problems_.add("tokens are embedded, but the program says that it reads none");
     if (judges && !program_.reads_targets)

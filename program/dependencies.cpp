@@ -33,7 +33,7 @@ BlockOperands operands_of(const Block& block, const Mesh& mesh) {
   BlockOperands result;
   const auto add = [&](int32_t index, bool reads, bool writes) {
     const Buffer& buffer = block.buffers[static_cast<size_t>(index)];
-    const int64_t others = shard_ranks(mesh, buffer) - 1;
+    const int64_t others = share_ranks(mesh, buffer) - 1;
     const int64_t end = buffer.offset + buffer.type.bytes() + others * buffer.shard_stride;
     result.operands.push_back({buffer.base, {buffer.offset, end, reads, writes}});
   };

@@ -127,7 +127,7 @@ std::vector<Segment> arena_gaps(const Program& program) {
     for (const Touch& touch : touches) {
       // Other ranks touch the share that is theirs.
       const Buffer& buffer = step.block->buffers[static_cast<size_t>(touch.buffer)];
-      unused.remove(touch.begin, touch.end + buffer.shard_stride * (shard_ranks(program.mesh, buffer) - 1));
+      unused.remove(touch.begin, touch.end + buffer.shard_stride * (share_ranks(program.mesh, buffer) - 1));
     }
   });
   return unused.segments();

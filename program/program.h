@@ -49,6 +49,9 @@ using RegisterFile = std::array<int64_t, kRegisterCount>;
 /// What a buffer is for; the keys of `memory` in the JSON.
 enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, scratch };
 
+/// The ranks that hold the shares of a buffer.
+enum class ShareOf : uint8_t { data, expert, tensor };  ///< shard groups, expert_shard groups, tensor groups
+
 struct Buffer {
   std::string name;
   Register base = Register::absolute;
@@ -56,7 +59,7 @@ struct Buffer {
   TensorType type;
   MemoryKind memory = MemoryKind::scratch;
   int64_t shard_stride = 0;  ///< bytes between the shards of neighbouring shard ranks; 0: the same address on all
-  bool of_experts = false;   ///< these are the ranks of expert_shard groups, not of shard groups
+  ShareOf share_of = ShareOf::data;  ///< which ranks
 };
 
 enum class InstructionKind : uint8_t {
@@ -257,8 +260,10 @@ inline int64_t place_of(const ArenaMap& arena, StepMetric metric) {
   return arena.metrics.offset + index_of(metric) * size_of(DType::f64);
 }
 /// Ranks whose shards lie `shard_stride` apart.
-inline int64_t shard_ranks(const Mesh& mesh, const Buffer& buffer) {
-  return buffer.of_experts ? mesh.expert_shard : mesh.shard;
+inline int64_t share_ranks(const Mesh& mesh, const Buffer& buffer) {
+  return buffer.share_of == ShareOf::tensor   ? mesh.tp
+         : buffer.share_of == ShareOf::expert ? mesh.expert_shard
+                                              : mesh.shard;
 }
 /// Sequences that this rank's micro-batch holds (their context-parallel share).
 int64_t sequences_per_micro_batch(const Program& program);

@@ -33,6 +33,7 @@ constexpr std::string_view kAnchorNames[] = {"none", "slot",    "delayed_slot", 
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                              "ring_shift", "send",       "receive",    "wait_send"};
+constexpr const char* kShareNames[] = {"data", "expert", "tensor"};
 constexpr const char* kQueueNames[] = {"compute", "inline_comm", "bulk_comm", "pipeline", "host_copy"};
 constexpr const char* kTimeNames[] = {"compute",     "recompute", "tensor_comm",   "context_comm",
                                       "expert_comm", "data_comm", "pipeline_comm", "optimizer"};
@@ -45,7 +46,7 @@ Json json_of(const Buffer& buffer) {
             {"offset", buffer.offset},    {"dtype", name_of(buffer.type.dtype)},
             {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
   if (buffer.shard_stride != 0) json["shard_stride"] = buffer.shard_stride;
-  if (buffer.of_experts) json["of_experts"] = true;
+  if (buffer.share_of != ShareOf::data) json["share_of"] = name_in(kShareNames, buffer.share_of);
   return json;
 }
 
@@ -78,7 +79,7 @@ Buffer buffer_from(const JsonObject& object) {
     object.fail("shape", "the tensor is larger than any memory", "check the sizes");
   buffer.memory = value_in<MemoryKind>(kMemoryNames, object, "memory");
   buffer.shard_stride = object.get_int("shard_stride", 0, 0, kMost);
-  buffer.of_experts = object.get_bool("of_experts", false);
+  if (object.has("share_of")) buffer.share_of = value_in<ShareOf>(kShareNames, object, "share_of");
   return buffer;
 }
 

@@ -70,7 +70,7 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
   program_.alignment = shape.alignment;
   program_.data_stride_bytes = data_stride(shape);
   program_.reads_tokens = shape.first;
-  program_.reads_targets = shape.last;
+  program_.reads_targets = shape.reads_targets;
   program_.arena = persistent_arena(shape, state);
 }
 

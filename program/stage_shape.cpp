@@ -7,6 +7,7 @@
 #include "ops/metrics_record.h"
 #include "ops/step_inputs.h"
 #include "program/autodiff.h"
+#include "program/expert_cut.h"
 #include "program/fuse.h"
 #include "program/schedule.h"
 
@@ -165,8 +166,9 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   StageShape shape;
   shape.strategy = strategy;
   shape.mesh = mesh_of(model, strategy);
-  shape.cut = {strategy.tp, strategy.cp, strategy.sequence_parallel && strategy.tp > 1, strategy.context,
-               shape.mesh.kv_copies};
+  shape.cut = {strategy.tp,      strategy.cp,          strategy.sequence_parallel && strategy.tp > 1,
+               strategy.context, shape.mesh.kv_copies, shape.mesh.ep,
+               shape.mesh.etp};
   const Mesh& mesh = shape.mesh;
   shape.sharing = sharing_of(strategy, mesh.data_ranks(), mesh.shard, GroupKind::shard, GroupKind::replica);
   shape.expert_sharing =
@@ -185,15 +187,25 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   options.context_parallel = strategy.cp;
   options.kv_copies = shape.mesh.kv_copies;
   const ModelGraphs graphs = build_graphs(request.dropout ? model : without_dropout(model), options);
+  const double bound = request.most_expert_rows ? 0 : strategy.moe_bound;
   const auto prepare = [&](const Graph& graph) {
+    if (graph.nodes.empty()) return graph;
     Graph sharded = shard(graph, shape.cut);
+    cut_experts(sharded, shape.cut, bound);
     if (target.fused_kernels) fuse_forward(sharded);
     return sharded;
   };
   shape.embedding.graph = prepare(graphs.embedding);
-  shape.kinds.assign(static_cast<size_t>(model.layers), BlockKind::dense);
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    shape.kinds.push_back(is_expert_layer(model, layer) ? BlockKind::expert : BlockKind::dense);
+  }
   shape.blocks[static_cast<size_t>(BlockKind::dense)].graph = prepare(graphs.block);
+  shape.blocks[static_cast<size_t>(BlockKind::expert)].graph = prepare(graphs.expert_block);
   shape.head.graph = prepare(graphs.head);
+  shape.reads_targets = shape.last;
+  for (const LayerKind* block : shape.kinds_of_blocks()) {
+    shape.reads_targets |= block->graph.find(TensorRole::targets) >= 0;
+  }
   place_units(shape);
   return shape;
 }
@@ -223,6 +235,19 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   return arena;
 }
 
+namespace {
+
+/// Targets of the micro-batch, or this tensor rank's share of them.
+Place targets_place(const GraphTensor& targets, const StageShape& shape) {
+  Place place{Register::data, data_stride(shape) / 2};
+  if (targets.dims.at(0).size == shape.rows) return place;
+  place.share_stride = targets.type().bytes();
+  place.share_of = ShareOf::tensor;
+  return place;
+}
+
+}  // namespace
+
 std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind, const StageShape& shape,
                                        const ArenaMap& arena) {
   std::map<int, Place> places;
@@ -247,9 +272,13 @@ std::map<int, Place> persistent_places(const Graph& graph, const LayerKind& kind
                                      Register::tied_gradient, shape.precision.gradient, MemoryKind::gradients);
         break;
       case TensorRole::tokens: places[index] = {Register::data, 0}; break;
-      case TensorRole::targets: places[index] = {Register::data, data_stride(shape) / 2}; break;
+      case TensorRole::targets: places[index] = targets_place(tensor, shape); break;
       case TensorRole::constant: places[index] = {Register::absolute, arena.constants.offset}; break;
-      case TensorRole::loss: places[index] = {Register::absolute, arena.metrics.offset}; break;
+      case TensorRole::loss: places[index] = {Register::absolute, place_of(arena, StepMetric::loss)}; break;
+      case TensorRole::auxiliary_loss:
+        places[index] = {Register::absolute, place_of(arena, StepMetric::auxiliary_loss)};
+        break;
+      case TensorRole::overflow: places[index] = {Register::absolute, place_of(arena, StepMetric::overflow)}; break;
       default: break;
     }
   }

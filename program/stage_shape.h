@@ -65,6 +65,7 @@ struct StageShape {
   int64_t alignment = 64;
   std::vector<ChunkShape> chunks;
   bool first = false, last = false;  ///< one of the chunks holds the embedding, the head
+  bool reads_targets = false;        ///< the head does, and routers with a loss of their own
   bool tied_across_stages = false;   ///< this stage holds one of two copies of the tied embedding
   bool tied_here = false;            ///< the head reads the embedding's table on this stage
   int64_t micro_batches = 1, global_batch = 0;
@@ -98,13 +99,14 @@ struct StageShape {
   /// Elements that a rank holds in a segment that is cut from ZeRO stage `zero` on; of them those before the experts.
   int64_t held(int32_t zero) const { return dense_held(zero) + expert_sharing.held(expert_sharing.elements, zero); }
   int64_t dense_held(int32_t zero) const { return sharing.held(sharing.elements, zero); }
-  bool reads_data() const { return first || last; }
+  bool reads_data() const { return first || reads_targets; }
 };
 
 struct ShapeRequest {
   int64_t sequence_length = 0, global_batch = 0;
   Precision precision;
   bool dropout = true;
+  bool most_expert_rows = false;  ///< room for whatever routers do, in place of Strategy::moe_bound
 };
 
 /// The table that attention of every kind of block reads, null if there is none.

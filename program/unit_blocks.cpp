@@ -30,7 +30,7 @@ int32_t add_share(Block& block, const Sharing& sharing, const char* name, Regist
                   TensorType type, MemoryKind memory) {
   const int64_t stride = type.bytes();
   const int32_t buffer = add_buffer(block, name, base, offset, std::move(type), memory, stride);
-  block.buffers.back().of_experts = sharing.of_experts();
+  if (sharing.of_experts()) block.buffers.back().share_of = ShareOf::expert;
   return buffer;
 }
 

@@ -53,7 +53,8 @@ CountRule rule_of(const Weight& weight, bool second_holder, const Cut& cut) {
 std::set<int> weights_of_products(const Graph& graph) {
   std::set<int> weights;
   for (const Node& node : graph.nodes) {
-    if (node.collective != NodeCollective::none || node.kind != OpKind::linear) continue;
+    const bool is_product = node.kind == OpKind::linear || node.kind == OpKind::expert_linear;
+    if (node.collective != NodeCollective::none || !is_product) continue;
     weights.insert(graph.tensors[static_cast<size_t>(node.inputs.at(1))].weight);
   }
   return weights;

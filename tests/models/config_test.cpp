@@ -175,6 +175,13 @@ void expect_same(const ModelSpec& a, const ModelSpec& b) {
   EXPECT_EQ(a.rope_low_frequency, b.rope_low_frequency);
   EXPECT_EQ(a.rope_high_frequency, b.rope_high_frequency);
   EXPECT_EQ(a.rope_original_positions, b.rope_original_positions);
+  EXPECT_EQ(a.rope_beta_fast, b.rope_beta_fast);
+  EXPECT_EQ(a.rope_beta_slow, b.rope_beta_slow);
+  EXPECT_EQ(a.rope_attention_factor, b.rope_attention_factor);
+  EXPECT_EQ(a.rope_mscale, b.rope_mscale);
+  EXPECT_EQ(a.rope_mscale_all_dim, b.rope_mscale_all_dim);
+  EXPECT_EQ(a.latent, b.latent);
+  EXPECT_EQ(a.moe, b.moe);
   EXPECT_EQ(a.attention_dropout, b.attention_dropout);
   EXPECT_EQ(a.residual_dropout, b.residual_dropout);
   EXPECT_EQ(a.embedding_dropout, b.embedding_dropout);
@@ -191,6 +198,14 @@ TEST(Config, WhatIsWrittenReadsBackTheSame) {
   models.push_back(parse(R"({"model_type": "qwen2", "use_sliding_window": true, "max_window_layers": 0})"));
   models.push_back(parse(R"({"model_type": "gpt2", "n_inner": 1000, "resid_pdrop": 0, "embd_pdrop": 0.3,
       "attn_pdrop": 0.2, "tie_word_embeddings": false})"));
+  models.push_back(parse(R"({"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0, "beta_fast": 16,
+      "beta_slow": 2, "attention_factor": 1.25, "original_max_position_embeddings": 512}})"));
+  models.push_back(parse(R"({"model_type": "mixtral", "sliding_window": 64, "aux_loss_alpha": 0.5,
+      "router_z_loss_coef": 0.25})"));
+  models.push_back(parse(R"({"model_type": "qwen3_moe", "mlp_only_layers": [0, 1, 2], "attention_bias": true})"));
+  models.push_back(parse(R"({"model_type": "deepseek_v2", "num_experts_per_tok": 6, "n_group": 8, "topk_group": 3,
+      "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0, "n_shared_experts": null})"));
+  models.push_back(parse(R"({"model_type": "deepseek_v3", "n_routed_experts": null, "q_lora_rank": null})"));
   for (const ModelSpec& model : models) {
     SCOPED_TRACE(model.name);
     const std::string text = write_model_config(model);
