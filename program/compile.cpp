@@ -1,5 +1,7 @@
 #include "program/compile.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -41,6 +43,28 @@ void require_legal(const ModelSpec& model, const Job& job, const Strategy& strat
   require_kernels("reduce_dtype", strategy.reduce_dtype, strategy.accumulate_dtype.value_or(gradient), target);
 }
 
+/// `request.global_batch` need not be the job's: the data of every Program of the set have room for that one.
+Program compile_step(const ModelSpec& model, const Job& job, ShapeRequest request, const Strategy& strategy,
+                     const Target& target, int stage, const WorkspaceOf& workspace_of) {
+  request.largest_batch = job.global_batch;
+  const StageShape shape = shape_stage(model, request, strategy, target, stage);
+  Program train = compile_training(shape, target, workspace_of, stage);
+  const double tokens = static_cast<double>(request.global_batch) * static_cast<double>(job.sequence_length);
+  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
+  return train;
+}
+
+/// Whatever survives a step lies at the same place in both.
+void require_shared_region(const Program& one, const Program& other) {
+  const auto same = [](const Segment& a, const Segment& b) { return a.offset == b.offset && a.bytes == b.bytes; };
+  const ArenaMap &a = one.arena, &b = other.arena;
+  const bool shared = same(a.step_inputs, b.step_inputs) && same(a.metrics, b.metrics) &&
+                      same(a.constants, b.constants) && same(a.data, b.data) && same(a.parameters, b.parameters) &&
+                      same(a.gradients, b.gradients) && same(a.master, b.master) && same(a.moment1, b.moment1) &&
+                      same(a.moment2, b.moment2) && a.persistent_bytes == b.persistent_bytes;
+  ensure(shared, "a set shares its persistent region");
+}
+
 }  // namespace
 
 ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
@@ -51,18 +75,32 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
   without_dropout.dropout = false;
   const StageShape evaluation = shape_stage(model, without_dropout, strategy, target, stage);
   set.evaluate = compile_evaluation(evaluation, target, workspace_of, stage);
-  ensure(set.evaluate.arena.persistent_bytes == set.train.arena.persistent_bytes, "a set shares its persistent region");
+  for (size_t i = 0; i < job.batch_ramp.size(); ++i) {
+    set.ramp.push_back(compile_ramp_stage(model, job, strategy, target, stage, i, workspace_of));
+    require_shared_region(set.train, set.ramp.back());
+  }
+  require_shared_region(set.train, set.evaluate);
   return set;
+}
+
+int64_t arena_bytes_of(const ProgramSet& set) {
+  int64_t bytes = std::max(set.train.arena.bytes, set.evaluate.arena.bytes);
+  for (const Program& program : set.ramp) bytes = std::max(bytes, program.arena.bytes);
+  return bytes;
 }
 
 Program compile_train(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
                       const WorkspaceOf& workspace_of) {
   require_legal(model, job, strategy, target);
-  const StageShape shape = shape_stage(model, request_of(job), strategy, target, stage);
-  Program train = compile_training(shape, target, workspace_of, stage);
-  const double tokens = static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length);
-  train.model_flops = training_flops_per_token(model, job.sequence_length) * tokens;
-  return train;
+  return compile_step(model, job, request_of(job), strategy, target, stage, workspace_of);
+}
+
+Program compile_ramp_stage(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
+                           int stage, size_t ramp_stage, const WorkspaceOf& workspace_of) {
+  require_legal(model, job, strategy, target);
+  ShapeRequest request = request_of(job);
+  request.global_batch = job.batch_ramp.at(ramp_stage).global_batch;
+  return compile_step(model, job, request, strategy, target, stage, workspace_of);
 }
 
 Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,

@@ -21,8 +21,11 @@ std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Str
 /// Every Program of a run on one stage; all share the persistent region at equal offsets.
 struct ProgramSet {
   Program train;
-  Program evaluate;  ///< forward and loss only, same mesh and micro-batches
+  Program evaluate;           ///< forward and loss only, same mesh and micro-batches
+  std::vector<Program> ramp;  ///< train Programs of the batch ramp's stages: fewer micro-batches
 };
+/// Of the arena that holds each of them.
+int64_t arena_bytes_of(const ProgramSet& set);
 
 /// Compiles one stage. Workspace comes from the target's table, for operators that it does not list from `workspace_of`
 /// (none: 0 bytes). Throws bad_input with the reasons of `legal` if there are any.
@@ -32,6 +35,10 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
 /// The train Program alone: what a search asks for, many times.
 Program compile_train(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target, int stage,
                       const WorkspaceOf& workspace_of = {});
+
+/// The train Program of a stage of the job's batch ramp.
+Program compile_ramp_stage(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
+                           int stage, size_t ramp_stage, const WorkspaceOf& workspace_of = {});
 
 /// Forward pass of one sequence up to the logits (pp = tp = 1): for `sample`. The buffer named "logits" in the last
 /// block holds [S, V].

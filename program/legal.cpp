@@ -8,6 +8,7 @@
 #include "core/round_up.h"
 #include "program/compile.h"
 #include "program/schedule.h"
+#include "spec/batch_ramp.h"
 
 namespace foresail {
 namespace {
@@ -82,20 +83,37 @@ void zero_groups_fit(const Strategy& strategy, Reasons& reasons) {
   }
 }
 
-void batch_divides(const Job& job, const Strategy& strategy, Reasons& reasons) {
+/// The job's and those of its batch ramp.
+std::vector<int64_t> global_batches(const Job& job) {
+  std::vector<int64_t> batches = {job.global_batch};
+  for (const BatchRampStage& stage : job.batch_ramp) batches.push_back(stage.global_batch);
+  return batches;
+}
+
+void batches_divide(const Job& job, const Strategy& strategy, Reasons& reasons) {
+  if (const std::string problem = batch_ramp_problem(job); !problem.empty()) {
+    reasons.push_back("the batch ramp " + problem);
+  }
   const int64_t round = strategy.dp * strategy.micro_batch;
-  if (job.global_batch >= 1 && (job.global_batch % round == 0 || strategy.ragged_batch)) return;
-  reasons.push_back(
-      fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged_batch=true masks "
-                  "the rest)",
-                  job.global_batch, round));
+  for (const int64_t batch : global_batches(job)) {
+    if (batch >= 1 && (batch % round == 0 || strategy.ragged_batch)) continue;
+    reasons.push_back(
+        fmt::format("global batch {} is not a multiple of dp x micro_batch = {} (ragged_batch=true masks "
+                    "the rest)",
+                    batch, round));
+  }
 }
 
 void pipeline_fits(const ModelSpec& model, const Job& job, const Strategy& strategy, Reasons& reasons) {
   const int64_t chunks = strategy.virtual_stages;
   const int64_t round = strategy.dp * strategy.micro_batch;
-  const int64_t micro_batches = divide_up(std::max<int64_t>(job.global_batch, 1), round);
-  if (std::string why; !schedule_fits(strategy, micro_batches, &why)) reasons.push_back(why);
+  for (const int64_t batch : global_batches(job)) {
+    const int64_t micro_batches = divide_up(std::max<int64_t>(batch, 1), round);
+    if (std::string why; !schedule_fits(strategy, micro_batches, &why)) {
+      reasons.push_back(why);
+      break;  // said once
+    }
+  }
   const int64_t stages = strategy.pp * chunks;
   if (stages > model.layers) {
     reasons.push_back(fmt::format("pp x virtual_stages = {} exceeds the {} layers", stages, model.layers));
@@ -139,7 +157,7 @@ std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Str
     reasons.push_back(
         fmt::format("sequence length {} exceeds the {} learned positions", job.sequence_length, model.max_positions));
   }
-  batch_divides(job, strategy, reasons);
+  batches_divide(job, strategy, reasons);
   return reasons;
 }
 

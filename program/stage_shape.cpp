@@ -179,6 +179,7 @@ StageShape shape_stage(const ModelSpec& model, const ShapeRequest& request, cons
   const int64_t per_round = strategy.dp * strategy.micro_batch;
   shape.global_batch = request.global_batch;
   shape.micro_batches = divide_up(request.global_batch, per_round);
+  shape.most_micro_batches = divide_up(std::max(request.global_batch, request.largest_batch), per_round);
   shape.sequence_length = request.sequence_length;
   shape.rows = strategy.micro_batch * request.sequence_length / strategy.cp;
   shape.hidden_rows = shape.cut.sequence_parallel ? shape.rows / strategy.tp : shape.rows;
@@ -225,7 +226,7 @@ ArenaMap persistent_arena(const StageShape& shape, PersistentState state) {
   arena.metrics = take(kStepMetrics * size_of(DType::f64));
   const GraphTensor* table = constant_table(shape);
   arena.constants = take(table != nullptr ? table->type().bytes() : 0);
-  arena.data = take(shape.reads_data() ? shape.micro_batches * data_stride(shape) : 0);
+  arena.data = take(shape.reads_data() ? shape.most_micro_batches * data_stride(shape) : 0);
   arena.parameters = take(shape.held(3) * size_of(shape.precision.parameter));
   arena.gradients = take(training ? shape.held(2) * size_of(shape.accumulate_dtype()) : 0);
   arena.master = take(training && shape.precision.master_copy ? kept * size_of(DType::f32) : 0);

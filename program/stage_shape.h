@@ -69,8 +69,9 @@ struct StageShape {
   bool tied_across_stages = false;   ///< this stage holds one of two copies of the tied embedding
   bool tied_here = false;            ///< the head reads the embedding's table on this stage
   int64_t micro_batches = 1, global_batch = 0;
-  int64_t rows = 0;         ///< of a micro-batch on this rank
-  int64_t hidden_rows = 0;  ///< of its hidden states between layers: fewer with sequence parallelism
+  int64_t most_micro_batches = 1;  ///< of any Program of the set: the data have room for them
+  int64_t rows = 0;                ///< of a micro-batch on this rank
+  int64_t hidden_rows = 0;         ///< of its hidden states between layers: fewer with sequence parallelism
   int64_t sequence_length = 0, hidden = 0;
   LayerKind embedding, head;
   std::array<LayerKind, kBlockKinds> blocks;      ///< by BlockKind; one that no layer has is empty
@@ -106,6 +107,7 @@ struct ShapeRequest {
   int64_t sequence_length = 0, global_batch = 0;
   Precision precision;
   bool dropout = true;
+  int64_t largest_batch = 0;  ///< of any Program of the set; 0: this one
   bool most_expert_rows = false;  ///< room for whatever routers do, in place of Strategy::moe_bound
 };
 

@@ -17,6 +17,25 @@ constexpr std::array<std::pair<std::string_view, Precision>, 4> kPrecisions{{{"f
                                                                              {"fp16", kMixedFloat16Precision},
                                                                              {"fp64", kFloat64Precision}}};
 
+int64_t decay_steps_of(const OptimizerJob& optimizer, int64_t total_steps) {
+  if (optimizer.decay_steps > 0) return optimizer.decay_steps;
+  return std::llround(optimizer.decay_fraction * static_cast<double>(total_steps));
+}
+
+/// What is left of the way from the full rate down to the minimum, for warmup < step < total_steps.
+double share_left(const OptimizerJob& optimizer, int64_t step, int64_t total_steps) {
+  const auto progress_from = [&](int64_t begin) {
+    return static_cast<double>(step - begin) / static_cast<double>(total_steps - begin);
+  };
+  if (optimizer.schedule == LearningRateSchedule::cosine) {
+    return 0.5 * (1 + std::cos(std::numbers::pi * progress_from(optimizer.warmup_steps)));
+  }
+  const int64_t begin = std::max(optimizer.warmup_steps, total_steps - decay_steps_of(optimizer, total_steps));
+  if (step <= begin) return 1;
+  const double progress = progress_from(begin);
+  return optimizer.decay_shape == DecayShape::linear ? 1 - progress : 1 - std::sqrt(progress);
+}
+
 }  // namespace
 
 Precision precision_of(const Job& job) {
@@ -36,9 +55,8 @@ double learning_rate_at(const OptimizerJob& optimizer, int64_t step, int64_t tot
   }
   if (optimizer.schedule == LearningRateSchedule::constant) return peak;
   if (step >= total_steps) return floor;
-  // Here warmup < step < total_steps, so the divisor is positive.
-  const double progress = static_cast<double>(step - warmup) / static_cast<double>(total_steps - warmup);
-  return floor + 0.5 * (peak - floor) * (1 + std::cos(std::numbers::pi * progress));
+  const double left = share_left(optimizer, step, total_steps);
+  return left == 1 ? peak : floor + (peak - floor) * left;
 }
 
 }  // namespace foresail

@@ -1,7 +1,12 @@
 // foresail.job/1
+#include <array>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
+#include "core/error.h"
 #include "core/json.h"
+#include "spec/batch_ramp.h"
 #include "spec/forms_json.h"
 #include "spec/job.h"
 
@@ -11,21 +16,53 @@ namespace {
 constexpr const char* kSchema = "foresail.job/1";
 constexpr int64_t kMostSequences = int64_t{1} << 24;  // per batch; also tokens per sequence
 constexpr double kMostRate = 100;
+constexpr size_t kMostRampStages = 64;
 
-const char* name_of(LearningRateSchedule schedule) {
-  return schedule == LearningRateSchedule::constant ? "constant" : "cosine";
+template <typename Value, size_t kCount>
+using Names = std::array<std::pair<std::string_view, Value>, kCount>;
+constexpr Names<LearningRateSchedule, 3> kSchedules{{{"cosine", LearningRateSchedule::cosine},
+                                                     {"constant", LearningRateSchedule::constant},
+                                                     {"wsd", LearningRateSchedule::warmup_stable_decay}}};
+constexpr Names<DecayShape, 2> kDecayShapes{{{"linear", DecayShape::linear}, {"1-sqrt", DecayShape::one_minus_sqrt}}};
+
+template <typename Value, size_t kCount>
+std::string name_in(const Names<Value, kCount>& names, Value value) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return std::string(name);
+  }
+  ensure(false, "every value has a name");
+  return "";
 }
 
-LearningRateSchedule schedule_from(const JsonObject& object, LearningRateSchedule fallback) {
-  const std::string name = object.get_string("schedule", name_of(fallback));
-  if (name == "constant") return LearningRateSchedule::constant;
-  if (name == "cosine") return LearningRateSchedule::cosine;
-  object.fail("schedule", "'" + name + "' is unknown", "use cosine or constant");
+template <typename Value, size_t kCount>
+Value named_from(const JsonObject& object, const std::string& key, const Names<Value, kCount>& names, Value fallback) {
+  if (!object.has(key)) return fallback;
+  const std::string given = object.require_string(key);
+  std::string known;
+  for (const auto& [name, value] : names) {
+    if (name == given) return value;
+    known += (known.empty() ? "" : " or ") + std::string(name);
+  }
+  object.fail(key, "'" + given + "' is unknown", "use " + known);
+}
+
+/// How long a warm-up-stable-decay schedule decays: one of two keys, which no other schedule has.
+void decay_from(const JsonObject& object, OptimizerJob& o) {
+  for (const char* key : {"decay_shape", "decay_steps", "decay_fraction"}) {
+    if (!object.has(key) || o.schedule == LearningRateSchedule::warmup_stable_decay) continue;
+    object.fail(key, "only the schedule wsd has it", "leave it out, or set schedule to wsd");
+  }
+  o.decay_shape = named_from(object, "decay_shape", kDecayShapes, o.decay_shape);
+  if (object.has("decay_steps") && object.has("decay_fraction")) {
+    object.fail("decay_steps", "decay_fraction says it too", "give one of them");
+  }
+  o.decay_steps = object.get_int("decay_steps", o.decay_steps, 1, kMostSteps);
+  o.decay_fraction = object.get_number("decay_fraction", o.decay_fraction, 0, 1);
 }
 
 OptimizerJob optimizer_from(const JsonObject& object) {
   object.refuse_unknown_keys({"learning_rate", "minimum_learning_rate", "schedule", "warmup_steps", "beta1", "beta2",
-                              "epsilon", "weight_decay", "clip_norm"});
+                              "epsilon", "weight_decay", "clip_norm", "decay_shape", "decay_steps", "decay_fraction"});
   const double below_one = std::nextafter(1.0, 0.0);
   const double above_zero = std::numeric_limits<double>::min();
   OptimizerJob o;
@@ -37,26 +74,57 @@ OptimizerJob optimizer_from(const JsonObject& object) {
   if (o.minimum_learning_rate > o.learning_rate) {
     object.fail("minimum_learning_rate", "is larger than learning_rate", "give at most learning_rate");
   }
-  o.schedule = schedule_from(object, o.schedule);
+  o.schedule = named_from(object, "schedule", kSchedules, o.schedule);
   o.warmup_steps = object.get_int("warmup_steps", o.warmup_steps, 0, kMostSteps);
   o.beta1 = object.get_number("beta1", o.beta1, 0, below_one);
   o.beta2 = object.get_number("beta2", o.beta2, 0, below_one);
   o.epsilon = object.get_number("epsilon", o.epsilon, above_zero, 1);
   o.weight_decay = object.get_number("weight_decay", o.weight_decay, 0, 10);
   o.clip_norm = object.get_number("clip_norm", o.clip_norm, 0, 1e9);
+  decay_from(object, o);
   return o;
 }
 
 Json optimizer_form(const OptimizerJob& o) {
-  return {{"learning_rate", o.learning_rate},
-          {"minimum_learning_rate", o.minimum_learning_rate},
-          {"schedule", name_of(o.schedule)},
-          {"warmup_steps", o.warmup_steps},
-          {"beta1", o.beta1},
-          {"beta2", o.beta2},
-          {"epsilon", o.epsilon},
-          {"weight_decay", o.weight_decay},
-          {"clip_norm", o.clip_norm}};
+  Json form{{"learning_rate", o.learning_rate},
+            {"minimum_learning_rate", o.minimum_learning_rate},
+            {"schedule", name_in(kSchedules, o.schedule)},
+            {"warmup_steps", o.warmup_steps},
+            {"beta1", o.beta1},
+            {"beta2", o.beta2},
+            {"epsilon", o.epsilon},
+            {"weight_decay", o.weight_decay},
+            {"clip_norm", o.clip_norm}};
+  if (o.schedule != LearningRateSchedule::warmup_stable_decay) return form;
+  form["decay_shape"] = name_in(kDecayShapes, o.decay_shape);
+  if (o.decay_steps > 0) {
+    form["decay_steps"] = o.decay_steps;
+  } else {
+    form["decay_fraction"] = o.decay_fraction;
+  }
+  return form;
+}
+
+Json ramp_form(const std::vector<BatchRampStage>& ramp) {
+  Json form = Json::array();
+  for (const BatchRampStage& stage : ramp) {
+    form.push_back({{"global_batch", stage.global_batch}, {"tokens", stage.tokens}});
+  }
+  return form;
+}
+
+std::vector<BatchRampStage> ramp_from(const JsonObject& object) {
+  std::vector<BatchRampStage> ramp;
+  const std::vector<JsonObject> stages = object.get_objects("batch_ramp");
+  if (stages.size() > kMostRampStages) {
+    object.fail("batch_ramp", "it has " + std::to_string(stages.size()) + " stages, each with a Program of its own",
+                "give at most " + std::to_string(kMostRampStages));
+  }
+  for (const JsonObject& stage : stages) {
+    stage.refuse_unknown_keys({"global_batch", "tokens"});
+    ramp.push_back({stage.require_int("global_batch", 1, kMostSequences), stage.require_int("tokens", 1, kMostBytes)});
+  }
+  return ramp;
 }
 
 }  // namespace
@@ -66,6 +134,7 @@ Json job_form(const Job& job) {
           {"model", job.model},
           {"sequence_length", job.sequence_length},
           {"global_batch", job.global_batch},
+          {"batch_ramp", ramp_form(job.batch_ramp)},
           {"tokens", job.tokens},
           {"steps", job.steps},
           {"precision", job.precision},
@@ -84,14 +153,18 @@ Json job_form(const Job& job) {
 
 Job job_from(const JsonObject& object) {
   object.require_schema(kSchema);
-  object.refuse_unknown_keys({"schema", "model", "sequence_length", "global_batch", "tokens", "steps", "precision",
-                              "dropout", "optimizer", "seed", "data_path", "dataset_bytes", "validation_fraction",
-                              "evaluation_interval_steps", "evaluation_batches", "checkpoint_interval_steps",
-                              "checkpoints_kept", "usd_per_device_hour"});
+  object.refuse_unknown_keys({"schema", "model", "sequence_length", "global_batch", "batch_ramp", "tokens", "steps",
+                              "precision", "dropout", "optimizer", "seed", "data_path", "dataset_bytes",
+                              "validation_fraction", "evaluation_interval_steps", "evaluation_batches",
+                              "checkpoint_interval_steps", "checkpoints_kept", "usd_per_device_hour"});
   Job job;
   job.model = object.get_string("model", job.model);
   job.sequence_length = object.get_int("sequence_length", job.sequence_length, 0, kMostSequences);
   job.global_batch = object.get_int("global_batch", job.global_batch, 0, kMostSequences);
+  job.batch_ramp = ramp_from(object);
+  if (const std::string problem = batch_ramp_problem(job); !problem.empty()) {
+    object.fail("batch_ramp", problem, "give ascending batches, all smaller than global_batch");
+  }
   job.tokens = object.get_int("tokens", job.tokens, 0, kMostBytes);
   job.steps = object.get_int("steps", job.steps, 0, kMostSteps);
   job.precision = object.get_string("precision", job.precision);

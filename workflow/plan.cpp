@@ -17,6 +17,7 @@
 #include "planner/search/space.h"
 #include "planner/simulator/priced_program.h"
 #include "program/check.h"
+#include "spec/batch_ramp.h"
 #include "workflow/request.h"
 #include "workflow/workspace.h"
 
@@ -216,6 +217,7 @@ std::string plan_table(const PlanResult& result) {
   std::string text = fmt::format("{}: sequences of {} tokens, global batch {}, {}\n", request.model.name,
                                  request.job.sequence_length, request.job.global_batch, request.job.precision);
   if (!result.batch_reason.empty()) text += "  the global batch is proposed: " + result.batch_reason + "\n";
+  if (const std::string ramp = batch_ramp_text(request.job); !ramp.empty()) text += "  batch ramp: " + ramp + "\n";
   text += counts_text(request.device_counts);
   if (!result.feasible()) {
     const Infeasible& failure = *result.search.infeasible;

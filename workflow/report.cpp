@@ -13,17 +13,27 @@ namespace {
 
 constexpr size_t kWarmUpSteps = 2;  // page faults and cold caches
 
-/// Durations without the first steps, unless there are no others.
-std::vector<double> steady_step_seconds(const std::vector<StepLine>& lines) {
+/// Tokens of each step: what the count of the run has grown by; `full` where the line before it is lost.
+std::vector<int64_t> tokens_of(const std::vector<StepLine>& lines, int64_t full) {
+  std::vector<int64_t> tokens = {lines.front().step == 1 ? lines.front().tokens : full};
+  for (size_t i = 1; i < lines.size(); ++i) tokens.push_back(lines[i].tokens - lines[i - 1].tokens);
+  return tokens;
+}
+
+/// Durations of the steps that are as large as the last one, without the first steps of the run unless there are no others.
+std::vector<double> steady_step_seconds(const std::vector<StepLine>& lines, const std::vector<int64_t>& tokens) {
   std::vector<double> seconds;
   for (size_t i = lines.size() > kWarmUpSteps ? kWarmUpSteps : 0; i < lines.size(); ++i) {
-    seconds.push_back(lines[i].step_seconds);
+    if (tokens[i] == tokens.back()) seconds.push_back(lines[i].step_seconds);
   }
   return seconds;
 }
 
-std::vector<StressCheck> judge(const Plan& plan, const std::vector<StepLine>& lines, double step_seconds) {
-  std::vector<StressCheck> checks{judge_step_seconds(plan.predicted, step_seconds)};
+/// The prediction is of a full step: a run that is still in its batch ramp says nothing about it.
+std::vector<StressCheck> judge(const Plan& plan, const std::vector<StepLine>& lines, double step_seconds,
+                               bool full_steps) {
+  std::vector<StressCheck> checks;
+  if (full_steps) checks.push_back(judge_step_seconds(plan.predicted, step_seconds));
   double resident = 0;
   for (const StepLine& line : lines)
     resident = std::max(resident, static_cast<double>(line.resident_bytes.value_or(0)));
@@ -53,13 +63,17 @@ ReportResult report(const std::filesystem::path& run) {
     if (line.validation_loss) result.validation_loss = line.validation_loss;
     if (line.skipped) ++result.skipped_steps;
   }
-  result.step_seconds_median = median_of(steady_step_seconds(lines));
   const Job& job = result.plan.job;
-  const double tokens_per_step = static_cast<double>(job.global_batch) * static_cast<double>(job.sequence_length);
-  result.tokens_per_second = tokens_per_step / result.step_seconds_median;
+  const int64_t full = job.global_batch * job.sequence_length;
+  const std::vector<int64_t> tokens = tokens_of(lines, full);
+  result.step_seconds_median = median_of(steady_step_seconds(lines, tokens));
+  result.tokens_per_second = static_cast<double>(tokens.back()) / result.step_seconds_median;
   const Prediction& predicted = result.plan.predicted;
-  if (predicted.mfu > 0) result.mfu = predicted.mfu * predicted.step_seconds / result.step_seconds_median;
-  result.checks = judge(result.plan, lines, result.step_seconds_median);
+  if (predicted.mfu > 0) {
+    const double share = static_cast<double>(tokens.back()) / static_cast<double>(full);
+    result.mfu = predicted.mfu * share * predicted.step_seconds / result.step_seconds_median;
+  }
+  result.checks = judge(result.plan, lines, result.step_seconds_median, tokens.back() == full);
   return result;
 }
 

@@ -18,8 +18,8 @@ struct ReportResult {
   int64_t steps = 0, tokens = 0, skipped_steps = 0;
   double first_loss = 0, loss = 0;
   std::optional<double> validation_loss;
-  double step_seconds_median = 0, tokens_per_second = 0;
-  std::optional<double> mfu;  ///< of the median step
+  double step_seconds_median = 0, tokens_per_second = 0;  ///< of the steps as large as the last one (batch ramp)
+  std::optional<double> mfu;                              ///< of the median step
   std::vector<StressCheck> checks;
   bool passed() const { return all_passed(checks); }
 };

@@ -35,9 +35,8 @@ RunLog::RunLog(const std::filesystem::path& run, const RunSetup& setup, int64_t 
       progress_(stderr, terminal) {}
 
 void RunLog::on_step(const StepRecord& record) {
-  const double tokens = setup_.session->programs.train.sequence_length *
-                        static_cast<double>(global_batch_of(setup_.session->programs.train));
-  const double mfu = mfu_of(setup_, record.seconds);
+  const auto tokens = static_cast<double>(record.global_batch * setup_.session->programs.train.sequence_length);
+  const double mfu = mfu_of(setup_, record.seconds, record.global_batch);
   StepLine line{.step = record.step,
                 .loss = record.loss,
                 .grad_norm = record.grad_norm,

@@ -112,10 +112,11 @@ SampleReader reader_of(const SampleSource& source) {
   };
 }
 
-double mfu_of(const RunSetup& setup, double step_seconds) {
+double mfu_of(const RunSetup& setup, double step_seconds, int64_t global_batch) {
   const Program& program = setup.session->programs.train;
   const double peak = setup.peak_flops_per_second * program.mesh.size() * step_seconds;
-  return peak > 0 ? program.model_flops / peak : 0;
+  const double share = static_cast<double>(global_batch) / static_cast<double>(program.global_batch);
+  return peak > 0 ? program.model_flops * share / peak : 0;
 }
 
 double largest(Communicator& communicator, const Session& session, double value) {

@@ -39,8 +39,8 @@ void require_predicted_arena(const RunSetup& setup, const std::filesystem::path&
 
 SampleReader reader_of(const SampleSource& source);
 
-/// MFU of a step over all devices; 0 if the peak is unknown.
-double mfu_of(const RunSetup& setup, double step_seconds);
+/// MFU of a step of `global_batch` sequences over all devices; 0 if the peak is unknown.
+double mfu_of(const RunSetup& setup, double step_seconds, int64_t global_batch);
 
 /// Of all ranks. Collective.
 double largest(Communicator& communicator, const Session& session, double value);

@@ -15,6 +15,7 @@
 #include "runtime/executor/resident.h"
 #include "runtime/launch/rank.h"
 #include "runtime/trainer/initialise.h"
+#include "spec/batch_ramp.h"
 #include "workflow/drills.h"
 #include "workflow/run_setup.h"
 
@@ -146,6 +147,10 @@ StressResult stress(const StressOptions& options, Communicator& communicator) {
   const double seconds = 60 * options.minutes * (options.drills ? 1 - kDrillShare : 1);
   if (communicator.rank() == 0)
     log_info("stress: {} for {:.0f} s", short_text(setup.plan.strategy), 60 * options.minutes);
+  if (communicator.rank() == 0 && !setup.plan.job.batch_ramp.empty()) {
+    log_info("stress: steps of the full {} sequences; the smaller ones of the batch ramp ({}) are not run",
+             setup.plan.job.global_batch, batch_ramp_text(setup.plan.job));
+  }
   const Measured measured = run_steps(setup, communicator, seconds, total_steps);
   const double step_seconds = largest(communicator, session, median_of(measured.step_seconds));
   const double data_seconds = largest(communicator, session, median_of(measured.data_seconds));

@@ -87,7 +87,7 @@ std::string last_plan(const TrainOptions& options) {
 
 TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const TrainerReport& report, double seconds) {
   const Program& program = setup.session->programs.train;
-  const int64_t tokens = global_batch_of(program) * program.sequence_length;
+  const int64_t tokens = report.global_batch * program.sequence_length;
   TrainResult result;
   result.steps = report.last_step;
   result.tokens = report.tokens;
@@ -96,7 +96,7 @@ TrainResult result_of(const TrainOptions& options, const RunSetup& setup, const 
   result.step_seconds_median = median_of(report.step_seconds);
   if (result.step_seconds_median > 0) {
     result.tokens_per_second = static_cast<double>(tokens) / result.step_seconds_median;
-    result.mfu = mfu_of(setup, result.step_seconds_median);
+    result.mfu = mfu_of(setup, result.step_seconds_median, report.global_batch);
   }
   result.peak_bytes = report.resident_bytes;
   result.arena_bytes = setup.arena_bytes;

@@ -19,8 +19,10 @@ namespace {
 void add_used(const SearchRequest& request, const Strategy& strategy, const Target& target, Device& device,
               std::map<std::string, int64_t>& used) {
   const WorkspaceOf asked = [&device](const OpInstance& op) { return device.workspace_bytes(op); };
+  Job job = request.job;
+  job.batch_ramp.clear();  // its Programs have the same ops
   for (int stage = 0; stage < strategy.pp; ++stage) {
-    const ProgramSet set = compile(request.model, request.job, strategy, target, stage, asked);
+    const ProgramSet set = compile(request.model, job, strategy, target, stage, asked);
     for (const Program* program : {&set.train, &set.evaluate}) {
       for (const auto& [signature, bytes] : used_workspaces(*program)) {
         int64_t& known = used[signature];

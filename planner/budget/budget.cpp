@@ -136,11 +136,4 @@ int64_t checkpoint_bytes_of(const ModelSpec& model, const Precision& precision) 
   return parameter_count(model) * per_parameter;
 }
 
-int64_t steps_of(const Job& job) {
-  if (job.steps > 0) return job.steps;
-  const int64_t tokens_per_step = job.global_batch * job.sequence_length;
-  if (job.tokens <= 0 || tokens_per_step <= 0) return 0;
-  return (job.tokens + tokens_per_step - 1) / tokens_per_step;
-}
-
 }  // namespace foresail

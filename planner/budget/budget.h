@@ -42,8 +42,8 @@ struct Budget {
 };
 
 struct BudgetInputs {
-  double step_seconds = 0, step_seconds_low = 0, step_seconds_high = 0;
-  int64_t steps = 0;  ///< of the whole run; 0: unknown
+  double step_seconds = 0, step_seconds_low = 0, step_seconds_high = 0;  ///< mean over the run: a batch ramp's differ
+  int64_t steps = 0;                                                     ///< of the whole run; 0: unknown
   int64_t devices = 1;
   int64_t checkpoint_bytes = 0;  ///< 0: unknown
   int64_t dataset_bytes = 0;     ///< 0: unknown
@@ -55,8 +55,5 @@ Budget budget_of(const BudgetInputs& inputs, const Machine& machine);
 
 /// Parameters, fp32 master copy (if any) and both moments of the whole model.
 int64_t checkpoint_bytes_of(const ModelSpec& model, const Precision& precision);
-
-/// The job's optimizer steps: `steps` if stated, else tokens / tokens per step rounded up; 0 if neither is known.
-int64_t steps_of(const Job& job);
 
 }  // namespace foresail

@@ -6,6 +6,7 @@
 #include "core/round_up.h"
 #include "planner/search/evaluate.h"
 #include "program/compile.h"
+#include "spec/batch_ramp.h"
 
 namespace foresail {
 
@@ -54,6 +55,49 @@ Program Evaluator::compile_stage(const Strategy& strategy, int stage) const {
   return compile_train(model_, job_, strategy, target_, stage);
 }
 
+namespace {
+
+void take_larger_memory(const Prediction& other, Prediction& predicted) {
+  for (size_t stage = 0; stage < predicted.peak_bytes_by_stage.size(); ++stage) {
+    int64_t& peak = predicted.peak_bytes_by_stage[stage];
+    peak = std::max(peak, other.peak_bytes_by_stage.at(stage));
+  }
+  if (other.arena_bytes <= predicted.arena_bytes) return;
+  predicted.arena_bytes = other.arena_bytes;
+  predicted.peak_bytes = other.peak_bytes;
+  predicted.memory = other.memory;
+}
+
+}  // namespace
+
+StepSeconds Evaluator::mean_step(const Strategy& strategy, Prediction& predicted) const {
+  const StepSeconds full{predicted.step_seconds, predicted.step_seconds_low, predicted.step_seconds_high};
+  const std::vector<BatchStage> stages = batch_stages(job_);
+  const auto total = static_cast<double>(steps_of(job_));
+  StepSeconds mean;
+  const auto add = [&](const StepSeconds& step, int64_t steps) {
+    const double share = static_cast<double>(steps) / total;
+    mean.seconds += share * step.seconds;
+    mean.low += share * step.low;
+    mean.high += share * step.high;
+  };
+  SimulationOptions options;
+  options.devices_per_node = machine_.devices_per_node;
+  for (size_t ramp = 0; ramp < job_.batch_ramp.size(); ++ramp) {
+    std::vector<Program> programs;
+    for (int stage = 0; stage < strategy.pp; ++stage) {
+      programs.push_back(compile_ramp_stage(model_, job_, strategy, target_, stage, ramp));
+    }
+    take_larger_memory(memory_prediction(programs, target_), predicted);
+    if (total == 0 || stages.at(ramp).steps == 0) continue;
+    const Simulation played = simulate(programs, *costs_, options);
+    add({played.step_seconds, played.low, played.high}, stages.at(ramp).steps);
+  }
+  if (job_.batch_ramp.empty() || total == 0) return full;
+  add(full, stages.back().steps);
+  return mean;
+}
+
 Candidate Evaluator::play(const Strategy& strategy, std::span<const Program> stages, bool record_events,
                           Simulation* simulation) const {
   Candidate candidate;
@@ -72,16 +116,17 @@ Candidate Evaluator::play(const Strategy& strategy, std::span<const Program> sta
   candidate.stage_seconds = played.stage_seconds;
   const double peak = peak_flops_per_second(machine_, precision_of(job_), devices_);
   fill_rates(stages, strategy.devices(), peak, predicted);
-  candidate.budget = budget_for(predicted);
+  candidate.mean_step = mean_step(strategy, predicted);
+  candidate.budget = budget_for(candidate.mean_step);
   if (simulation != nullptr) *simulation = std::move(played);
   return candidate;
 }
 
-Budget Evaluator::budget_for(const Prediction& predicted) const {
+Budget Evaluator::budget_for(const StepSeconds& mean) const {
   BudgetInputs inputs;
-  inputs.step_seconds = predicted.step_seconds;
-  inputs.step_seconds_low = predicted.step_seconds_low;
-  inputs.step_seconds_high = predicted.step_seconds_high;
+  inputs.step_seconds = mean.seconds;
+  inputs.step_seconds_low = mean.low;
+  inputs.step_seconds_high = mean.high;
   inputs.steps = steps_of(job_);
   inputs.devices = devices_;
   inputs.checkpoint_bytes = checkpoint_bytes_of(model_, precision_of(job_));

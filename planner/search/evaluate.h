@@ -20,9 +20,13 @@ class Evaluator {
   /// `stages` are the strategy's Programs in order; `simulation`, if not null, receives the played step.
   Candidate play(const Strategy& strategy, std::span<const Program> stages, bool record_events,
                  Simulation* simulation) const;
-  Budget budget_for(const Prediction& predicted) const;
+  Budget budget_for(const StepSeconds& mean) const;
 
  private:
+  /// Over the run: the smaller steps of a batch ramp are compiled and played too. What one of them needs beyond the full
+  /// step's memory goes into `predicted`.
+  StepSeconds mean_step(const Strategy& strategy, Prediction& predicted) const;
+
   const ModelSpec& model_;
   const Job& job_;
   const Machine& machine_;

@@ -10,10 +10,12 @@
 
 #include "core/error.h"
 #include "core/human.h"
+#include "core/round_up.h"
 #include "planner/search/evaluate.h"
 #include "planner/search/recompute_mix.h"
 #include "planner/search/space.h"
 #include "program/compile.h"
+#include "spec/batch_ramp.h"
 
 namespace foresail {
 namespace {
@@ -24,25 +26,45 @@ constexpr const char* kOverDeadline = "over the deadline";
 constexpr const char* kOverBudget = "over the budget";
 constexpr size_t kNearestTried = 12;  // strategies of least memory bound that are compiled to find the nearest plan
 
-/// What a plan of `step_seconds` on this device count is worth: smaller is better, proportional to the step time, so
-/// that a bound on the step is a bound on the objective.
+/// What a plan on this device count is worth: smaller is better, proportional to the mean step of the run (for throughput
+/// to the step of the job's batch), so that a bound on the step is a bound on the objective.
 class Worth {
  public:
-  Worth(const SearchRequest& request, const Evaluator& evaluator, int64_t devices) {
+  Worth(const SearchRequest& request, const Evaluator& evaluator, int64_t devices)
+      : job_(request.job), stages_(batch_stages(request.job)), of_run_(request.objective != Objective::throughput) {
     // Goodput depends on devices and checkpoints, not on the step time.
-    Prediction unit;
-    unit.step_seconds = unit.step_seconds_low = unit.step_seconds_high = 1;
-    const Budget budget = evaluator.budget_for(unit);
-    const double goodput = budget.goodput.value_or(1);
+    const double goodput = evaluator.budget_for({1, 1, 1}).goodput.value_or(1);
     switch (request.objective) {
       case Objective::time: factor_ = 1 / goodput; break;
       case Objective::cost: factor_ = static_cast<double>(devices) / goodput; break;
       case Objective::throughput: factor_ = 1; break;
     }
   }
-  double of(double step_seconds) const { return step_seconds * factor_; }
+  double of(const Candidate& plan) const {
+    return factor_ * (of_run_ ? plan.mean_step.seconds : plan.predicted.step_seconds);
+  }
+  /// Of any plan of this strategy whose step takes `step_seconds` at least.
+  double least(double step_seconds, const Strategy& strategy) const {
+    return factor_ * step_seconds * (of_run_ ? mean_share(strategy) : 1);
+  }
 
  private:
+  /// A lower bound on the mean step over the full one: of a ramp's steps what is done per micro-batch shrinks with them,
+  /// and the rest does not.
+  double mean_share(const Strategy& strategy) const {
+    const auto total = static_cast<double>(steps_of(job_));
+    if (job_.batch_ramp.empty() || total == 0) return 1;
+    const int64_t round = strategy.dp * strategy.micro_batch;
+    double micro_batches = 0;
+    for (const BatchStage& stage : stages_) {
+      micro_batches += static_cast<double>(stage.steps) * static_cast<double>(divide_up(stage.global_batch, round));
+    }
+    return micro_batches / total / static_cast<double>(micro_batches_of(job_, strategy));
+  }
+
+  const Job& job_;
+  std::vector<BatchStage> stages_;
+  bool of_run_ = true;
   double factor_ = 1;
 };
 
@@ -167,7 +189,7 @@ void Search::visit_count(int64_t devices) {
   // What may be fastest comes first, so that the others can be dropped without being compiled.
   std::stable_sort(fitting.begin(), fitting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [least, strategy] : fitting) {
-    if (request_.prune && bounded_by(*strategy, worth.of(least))) continue;
+    if (request_.prune && bounded_by(*strategy, worth.least(least, *strategy))) continue;
     try {
       visit(*strategy, {evaluator, worth, mixer});
     } catch (const Error& error) {
@@ -227,12 +249,17 @@ void Search::visit(const Strategy& strategy, const Count& count) {
     const bool is_end = stage == 0 || stage + 1 == stages.size();
     if (!request_.prune || !is_end) continue;
     const double least = busy_seconds(program, count.evaluator.costs(), request_.machine.devices_per_node);
-    if (bounded_by(strategy, count.worth.of(least))) return;
+    if (bounded_by(strategy, count.worth.least(least, strategy))) return;
   }
   Ranked plan;
   plan.candidate = count.evaluator.play(strategy, stages, false, nullptr);
-  plan.worth = count.worth.of(plan.candidate.predicted.step_seconds);
+  plan.worth = count.worth.of(plan.candidate);
   ++result_.simulated;
+  if (const int64_t peak = plan.candidate.predicted.peak_bytes; peak > ceiling(strategy.devices())) {
+    ++result_.refused[kOutOfMemory];  // a smaller step of the batch ramp is what does not fit
+    too_large_.emplace_back(peak, strategy);
+    return;
+  }
   if (const char* limit = limit_of(plan); limit != nullptr) {
     ++result_.refused[limit];
     return;
@@ -249,7 +276,7 @@ void Search::visit_mix(const Strategy& strategy, const Program& refused, const C
   if (!is_free) return;
   if (request_.prune) {
     const double least = busy_seconds(refused, count.evaluator.costs(), request_.machine.devices_per_node);
-    if (changes_nothing(strategy, count.worth.of(least))) return;
+    if (changes_nothing(strategy, count.worth.least(least, strategy))) return;
   }
   std::optional<Ranked> plan = mixed(strategy, count);
   if (!plan) return;
@@ -275,14 +302,15 @@ std::optional<Ranked> Search::mixed(const Strategy& strategy, const Count& count
     const bool is_end = stage == 0 || stage + 1 == stages.size();
     if (!request_.prune || !is_end) continue;
     const double least = busy_seconds(stages[stage], count.evaluator.costs(), request_.machine.devices_per_node);
-    if (changes_nothing(strategy, count.worth.of(least))) return std::nullopt;
+    if (changes_nothing(strategy, count.worth.least(least, strategy))) return std::nullopt;
   }
   Strategy mix = strategy;
   mix.recompute_layers = joined(std::move(rules));
   if (is_preset(mix.recompute_layers, request_.model.layers)) return std::nullopt;
   Ranked plan;
   plan.candidate = count.evaluator.play(mix, stages, false, nullptr);
-  plan.worth = count.worth.of(plan.candidate.predicted.step_seconds);
+  plan.worth = count.worth.of(plan.candidate);
+  if (plan.candidate.predicted.arena_bytes > arena_bytes) return std::nullopt;
   return plan;
 }
 

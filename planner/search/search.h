@@ -42,10 +42,16 @@ struct SearchRequest {
   bool prune = true;            ///< false: bounds switched off (same answer, more work)
 };
 
+/// Mean duration of the steps of a run, and its interval.
+struct StepSeconds {
+  double seconds = 0, low = 0, high = 0;
+};
+
 /// One strategy that was compiled and played.
 struct Candidate {
   Strategy strategy;
-  Prediction predicted;
+  Prediction predicted;   ///< of a step of the job's global batch
+  StepSeconds mean_step;  ///< of the run: differs where a batch ramp begins with smaller ones
   Budget budget;
   std::vector<double> stage_seconds;
   double efficiency = 0, marginal_efficiency = 0;  ///< of the best plan of its device count; 0: not defined

@@ -1,7 +1,5 @@
 #include "runtime/trainer/session.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -84,16 +82,21 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
   session->programs =
       compile(request.model, request.job, request.strategy, request.target, session->place.pp, workspace_of);
   compare_digest(request, session->programs.train);
-  if (alter) alter(session->programs.train, session->place);
+  if (alter) {
+    alter(session->programs.train, session->place);
+    for (Program& program : session->programs.ramp) alter(program, session->place);
+  }
+  session->stages = batch_stages(request.job);
   session->slices = rank_slices(request.model, request.strategy, session->place);
   session->device = std::move(device);
 
-  Program& train = session->programs.train;
-  Program& evaluate = session->programs.evaluate;
-  session->arena = std::make_unique<Arena>(std::max(train.arena.bytes, evaluate.arena.bytes));
-  session->train = std::make_unique<Executor>(train, *session->device, &communicator, *session->arena, session->rank);
-  session->evaluate =
-      std::make_unique<Executor>(evaluate, *session->device, &communicator, *session->arena, session->rank);
+  session->arena = std::make_unique<Arena>(arena_bytes_of(session->programs));
+  const auto bind = [&](const Program& program) {
+    return std::make_unique<Executor>(program, *session->device, &communicator, *session->arena, session->rank);
+  };
+  session->train = bind(session->programs.train);
+  session->evaluate = bind(session->programs.evaluate);
+  for (const Program& program : session->programs.ramp) session->ramp.push_back(bind(program));
   return session;
 }
 
@@ -101,6 +104,12 @@ void Session::switch_to(Executor& executor) {
   if (active == &executor) return;
   executor.startup();
   active = &executor;
+}
+
+Session::Step Session::step_after(int64_t samples) {
+  const size_t stage = batch_stage_at(stages, samples);
+  if (stage < ramp.size()) return {programs.ramp[stage], *ramp[stage]};
+  return {programs.train, *train};
 }
 
 GroupId world_group(const Session& session) {

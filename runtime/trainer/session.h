@@ -11,6 +11,7 @@
 #include "models/model_spec.h"
 #include "program/compile.h"
 #include "runtime/executor/executor.h"
+#include "spec/batch_ramp.h"
 #include "spec/plan.h"
 
 namespace foresail {
@@ -21,7 +22,7 @@ struct SessionRequest {
   Job job;
   Strategy strategy;
   Target target;
-  std::vector<std::string> program_digests;  ///< expected, one per stage; empty: not compared
+  std::vector<std::string> program_digests;  ///< expected of the job's batch, one per stage; empty: not compared
   std::string source = "plan";               ///< the file that errors name
 };
 
@@ -32,11 +33,19 @@ struct Session {
   MeshCoordinate place;
   int rank = 0;
   ProgramSet programs;
+  std::vector<BatchStage> stages;  ///< of programs.ramp, then of programs.train
   RankSlices slices;
   std::unique_ptr<Device> device;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<Executor> train, evaluate;  ///< over the same arena; only one may be in use at a time
+  std::unique_ptr<Executor> train, evaluate;    ///< over the same arena; only one may be in use at a time
+  std::vector<std::unique_ptr<Executor>> ramp;  ///< of programs.ramp, over the same arena too
 
+  /// What the optimizer step that begins after `samples` runs: a stage of the batch ramp, or the job's batch.
+  struct Step {
+    const Program& program;
+    Executor& executor;
+  };
+  Step step_after(int64_t samples);
   /// Runs the constants of a Program whose predecessor in the arena was another one.
   void switch_to(Executor& executor);
   Executor* active = nullptr;
@@ -52,7 +61,7 @@ void require_planned_programs(const SessionRequest& request);
 std::unique_ptr<Device> make_device(const std::string& back_end, int threads);
 
 /// Compiles this rank's stage, compares digests, allocates the arena and binds. Creates the mesh's groups on the
-/// communicator, so all ranks call it together. `alter` (tests plant faults with it) sees the train Program before it is
+/// communicator, so all ranks call it together. `alter` (tests plant faults with it) sees every train Program before it is
 /// bound. Throws bad_input when the Program differs from the planned one or a back end lacks a kernel.
 using AlterProgram = std::function<void(Program&, const MeshCoordinate&)>;
 std::unique_ptr<Session> make_session(const SessionRequest& request, Communicator& communicator,

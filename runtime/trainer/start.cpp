@@ -99,6 +99,9 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
                    .same_plan = stored.plan_digest == options.identity.plan_digest};
   const std::string batch = note_of(stored, kBatchNote);
   start.same_batch = batch == std::to_string(global_batch_of(program));
+  const std::string next = note_of(stored, kNextBatchNote);
+  const Program& next_program = session.step_after(stored.samples_consumed).program;
+  start.same_next_batch = (next.empty() ? batch : next) == std::to_string(global_batch_of(next_program));
   RunEvent proof{"resume_unverified", stored.step,
                  fmt::format("digests agree; the global batch was '{}', so losses cannot be compared", batch),
                  path.string(), 0};
@@ -141,7 +144,7 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
 }
 
 std::string probe_loss(Session& session, const TrainerOptions& options, int64_t samples_consumed) {
-  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1));
+  return fmt::format("{:a}", evaluate_loss(session, options.training, samples_consumed, 1).value());
 }
 
 StartState start_run(Session& session, const CheckpointRanks& ranks, const TrainerOptions& options) {

@@ -13,7 +13,8 @@ struct StartState {
   std::vector<StepLoss> losses;  ///< recorded by the checkpoint
   std::string checkpoint;        ///< resumed from; empty: none
   bool same_plan = true;         ///< as the one that wrote it: results must be bitwise equal
-  bool same_batch = true;        ///< otherwise losses of steps cannot be compared
+  bool same_batch = true;        ///< the job's; otherwise losses of the evaluation Program cannot be compared
+  bool same_next_batch = true;   ///< of the next step; otherwise its loss cannot be compared
 };
 
 /// Collective. Throws bad_input when a checkpoint belongs to another model, dataset or seed, or is damaged.
@@ -28,6 +29,7 @@ void compare_losses(const std::string& what, double recorded, double actual, boo
 
 inline constexpr const char* kProbeNote = "next_batch_loss";
 inline constexpr const char* kBatchNote = "global_batch";
-inline constexpr const char* kSequenceNote = "sequence_length";  ///< samples are counted in sequences of this length
+inline constexpr const char* kNextBatchNote = "next_global_batch";  ///< of the next step: a batch ramp has others
+inline constexpr const char* kSequenceNote = "sequence_length";     ///< samples are counted in sequences of this length
 
 }  // namespace foresail

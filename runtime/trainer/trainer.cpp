@@ -29,8 +29,6 @@ class Trainer {
         options_(options),
         ranks_{&communicator, world_group(session)},
         program_(session.programs.train),
-        batch_(global_batch_of(session.programs.train)),
-        tokens_(batch_ * session.programs.train.sequence_length),
         sample_(static_cast<size_t>(2 * session.programs.train.sequence_length)) {}
 
   TrainerReport run();
@@ -47,13 +45,13 @@ class Trainer {
   }
   bool due(int64_t interval, int64_t step) const { return interval > 0 && step % interval == 0; }
   void evaluate(StepRecord& record);
+  void note_batch(const StepRecord& record);
 
   Session& session_;
   Communicator& communicator_;
   const TrainerOptions& options_;
   CheckpointRanks ranks_;
-  const Program& program_;
-  int64_t batch_, tokens_;
+  const Program& program_;       ///< for what all Programs of the set share
   int64_t samples_ = 0;          ///< consumed so far by all ranks
   std::vector<int32_t> sample_;  ///< room for one: fill_batch
   TrainerReport report_;
@@ -63,22 +61,37 @@ class Trainer {
 };
 
 StepRecord Trainer::one_step(int64_t step) {
-  session_.switch_to(*session_.train);
+  const auto [program, executor] = session_.step_after(samples_);
+  const int64_t batch = global_batch_of(program);
+  session_.switch_to(executor);
   const auto begin = Clock::now();
-  fill_batch(*session_.train, program_, session_.place, samples_, options_.training, sample_);
-  samples_ += batch_;
-  session_.train->step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, tokens_);
-  session_.train->step();
-  const StepMetrics metrics = session_.train->metrics();
+  fill_batch(executor, program, session_.place, samples_, options_.training, sample_);
+  samples_ += batch;
+  executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, batch * program.sequence_length);
+  executor.step();
+  const StepMetrics metrics = executor.metrics();
   return {.step = step,
-          .tokens = samples_ * program_.sequence_length,
+          .tokens = samples_ * program.sequence_length,
+          .global_batch = batch,
           .loss = metrics.loss,
           .grad_norm = metrics.grad_norm,
           .clip_factor = metrics.clip_factor,
-          .learning_rate = session_.train->step_inputs().learning_rate,
+          .learning_rate = executor.step_inputs().learning_rate,
           .seconds = seconds_since(begin),
           .skipped = !std::isfinite(metrics.grad_norm) || !std::isfinite(metrics.loss),
           .validation_loss = {}};
+}
+
+/// Seconds are kept of one batch size: those of others say nothing about it.
+void Trainer::note_batch(const StepRecord& record) {
+  if (record.global_batch != report_.global_batch) {
+    if (report_.global_batch != 0) {
+      event({"batch_ramp", record.step, fmt::format("steps of {} sequences from here on", record.global_batch), "", 0});
+    }
+    report_.global_batch = record.global_batch;
+    report_.step_seconds.clear();
+  }
+  report_.step_seconds.push_back(record.seconds);
 }
 
 /// Metrics are reduced over all ranks, so all decide alike.
@@ -101,7 +114,7 @@ void Trainer::judge(const StepRecord& record) {
 
 void Trainer::compare_replayed(const StepRecord& record) {
   const auto recorded = options_.recorded_losses.find(record.step);
-  if (recorded == options_.recorded_losses.end() || start_.checkpoint.empty() || !start_.same_batch ||
+  if (recorded == options_.recorded_losses.end() || start_.checkpoint.empty() || !start_.same_next_batch ||
       record.step != start_.step + 1) {
     return;
   }
@@ -122,7 +135,8 @@ void Trainer::checkpoint(int64_t step) {
   state.step = step;
   state.samples_consumed = samples_;
   state.losses = losses_;
-  state.notes[kBatchNote] = std::to_string(batch_);
+  state.notes[kBatchNote] = std::to_string(global_batch_of(program_));
+  state.notes[kNextBatchNote] = std::to_string(global_batch_of(session_.step_after(samples_).program));
   state.notes[kSequenceNote] = std::to_string(program_.sequence_length);
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.slices, session_.arena->data());
@@ -136,9 +150,17 @@ void Trainer::checkpoint(int64_t step) {
          report_.checkpoint, saved.seconds});
 }
 
+/// Evaluations can be long: a stop request ends one between two batches, and there is no validation loss then. A run
+/// whose last step is made is finished all the same.
 void Trainer::evaluate(StepRecord& record) {
   const auto begin = Clock::now();
-  record.validation_loss = evaluate_loss(session_, options_.validation, 0, session_.job.evaluation_batches);
+  record.validation_loss = evaluate_loss(session_, options_.validation, 0, session_.job.evaluation_batches,
+                                         [this] { return asked_to_stop(); });
+  if (!record.validation_loss) {
+    report_.stopped = record.step != options_.stop_after;
+    event({"evaluation_stopped", record.step, "by a stop request", "", seconds_since(begin)});
+    return;
+  }
   report_.validation_loss = record.validation_loss;
   event({"evaluation", record.step, fmt::format("validation loss {:.6f}", *record.validation_loss), "",
          seconds_since(begin)});
@@ -158,10 +180,10 @@ TrainerReport Trainer::run() {
     judge(record);
     report_.last_step = step;
     report_.loss = record.loss;
-    report_.step_seconds.push_back(record.seconds);
+    note_batch(record);
     const bool last = step == options_.stop_after;
     report_.stopped = asked_to_stop() && !last;
-    const bool evaluates = options_.validation && session_.job.evaluation_batches > 0;
+    const bool evaluates = options_.validation && session_.job.evaluation_batches > 0 && !report_.stopped;
     if (evaluates && (last || due(session_.job.evaluation_interval_steps, step))) evaluate(record);
     if (leads() && options_.on_step) options_.on_step(record);
     if (last || report_.stopped || due(session_.job.checkpoint_interval_steps, step)) checkpoint(step);
@@ -177,7 +199,8 @@ TrainerReport Trainer::run() {
 
 }  // namespace
 
-double evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches) {
+std::optional<double> evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches,
+                                    const std::function<bool()>& stop) {
   Executor& executor = *session.evaluate;
   const Program& program = session.programs.evaluate;
   const int64_t batch = global_batch_of(program);
@@ -185,6 +208,7 @@ double evaluate_loss(Session& session, const SampleReader& read, int64_t first, 
   session.switch_to(executor);
   double sum = 0;
   for (int64_t i = 0; i < batches; ++i) {
+    if (stop && stop()) return std::nullopt;
     fill_batch(executor, program, session.place, first + i * batch, read, sample);
     executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
     executor.step();

@@ -19,7 +19,8 @@ namespace foresail {
 /// One optimizer step, as rank 0 saw it.
 struct StepRecord {
   int64_t step = 0;
-  int64_t tokens = 0;  ///< trained on so far
+  int64_t tokens = 0;        ///< trained on so far
+  int64_t global_batch = 0;  ///< sequences of this step
   double loss = 0, grad_norm = 0, clip_factor = 0, learning_rate = 0;
   double seconds = 0;
   bool skipped = false;                   ///< the update was left out: its gradient or loss was not finite
@@ -27,7 +28,8 @@ struct StepRecord {
 };
 
 /// The first is "start" or "resume", once the state is known to be good: until then the run's folder is as it was. Then
-/// "resume_verified", "resume_unverified", "step_skipped", "evaluation", "checkpoint", "stop", "finish".
+/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "step_skipped", "evaluation",
+/// "evaluation_stopped" (a stop request came while it ran), "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;
   int64_t step = 0;
@@ -58,7 +60,8 @@ struct TrainerReport {
   int64_t tokens = 0;                     ///< trained on since the start of the run
   double loss = 0;                        ///< of the last step
   std::optional<double> validation_loss;
-  std::vector<double> step_seconds;  ///< of every step of this call
+  int64_t global_batch = 0;          ///< of the last step; 0: this call made none
+  std::vector<double> step_seconds;  ///< of every step of this call with that batch
   int64_t resident_bytes = 0;        ///< largest of any rank
   std::string checkpoint;            ///< the last one written or resumed from
   bool stopped = false;              ///< before stop_after, on request
@@ -69,7 +72,9 @@ struct TrainerReport {
 /// every rank.
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options);
 
-/// Mean loss of `batches` global batches from sample `first` on, with the evaluation Program. Collective.
-double evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches);
+/// Mean loss of `batches` global batches from sample `first` on, with the evaluation Program; none if `stop`, asked before
+/// each of them, wants no more: all ranks must hear the same answer. Collective.
+std::optional<double> evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches,
+                                    const std::function<bool()>& stop = {});
 
 }  // namespace foresail

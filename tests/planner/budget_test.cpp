@@ -119,16 +119,6 @@ TEST(Budget, WhatIsUnknownStaysEmpty) {
   EXPECT_TRUE(budget.goodput);
 }
 
-TEST(Budget, StepsFollowFromTokensUnlessStated) {
-  Job job;
-  job.global_batch = 8, job.sequence_length = 1000;
-  EXPECT_EQ(steps_of(job), 0);
-  job.tokens = 80001;
-  EXPECT_EQ(steps_of(job), 11);
-  job.steps = 7;
-  EXPECT_EQ(steps_of(job), 7);
-}
-
 TEST(Budget, CheckpointsHoldParametersAndMoments) {
   const ModelSpec model = load_model("gpt2");
   EXPECT_EQ(checkpoint_bytes_of(model, kFloat32Precision), 124439808LL * 12);

@@ -30,6 +30,7 @@ TEST(Job, ReadsBackBitForBit) {
   job.model = "models/\"odd\" name.json";
   job.sequence_length = 2048;
   job.global_batch = 512;
+  job.batch_ramp = {{64, 1'000'000}, {256, (int64_t{1} << 53) + 1}};
   job.tokens = (int64_t{1} << 53) + 1;  // not a double
   job.steps = 7;
   job.precision = "bf16";
@@ -48,6 +49,8 @@ TEST(Job, ReadsBackBitForBit) {
   const Job again = job_from_json(text, "t");
   EXPECT_EQ(job_to_json(again), text);
   EXPECT_EQ(again.tokens, job.tokens);
+  ASSERT_EQ(again.batch_ramp.size(), 2u);
+  EXPECT_EQ(again.batch_ramp[1].tokens, job.batch_ramp[1].tokens);
   EXPECT_EQ(again.optimizer.learning_rate, job.optimizer.learning_rate);
   EXPECT_EQ(again.optimizer.schedule, LearningRateSchedule::constant);
   EXPECT_EQ(again.validation_fraction, job.validation_fraction);
@@ -122,6 +125,75 @@ TEST(LearningRate, AWarmUpAsLongAsTheRunIsWellDefined) {
   const OptimizerJob optimizer{.learning_rate = 1, .minimum_learning_rate = 0.1, .warmup_steps = 20};
   EXPECT_DOUBLE_EQ(learning_rate_at(optimizer, 10, 10), 0.5);
   EXPECT_EQ(learning_rate_at(optimizer, 21, 10), 0.1);
+}
+
+OptimizerJob wsd(DecayShape shape) {
+  OptimizerJob optimizer{.learning_rate = 1,
+                         .minimum_learning_rate = 0.2,
+                         .schedule = LearningRateSchedule::warmup_stable_decay,
+                         .warmup_steps = 10};
+  optimizer.decay_shape = shape;
+  return optimizer;
+}
+
+TEST(LearningRate, WarmUpStableDecayRisesStaysAndFallsOverTheLastSteps) {
+  OptimizerJob optimizer = wsd(DecayShape::linear);
+  optimizer.decay_steps = 20;
+  EXPECT_DOUBLE_EQ(learning_rate_at(optimizer, 5, 100), 0.5);
+  for (int step = 10; step <= 80; ++step) EXPECT_EQ(learning_rate_at(optimizer, step, 100), 1) << step;
+  EXPECT_NEAR(learning_rate_at(optimizer, 81, 100), 1 - 0.8 / 20, 1e-15);
+  EXPECT_NEAR(learning_rate_at(optimizer, 90, 100), 0.6, 1e-15);
+  EXPECT_EQ(learning_rate_at(optimizer, 100, 100), 0.2);
+  EXPECT_EQ(learning_rate_at(optimizer, 1000, 100), 0.2);
+}
+
+TEST(LearningRate, OneMinusSqrtFallsFastAtFirst) {
+  OptimizerJob optimizer = wsd(DecayShape::one_minus_sqrt);
+  optimizer.decay_steps = 20;
+  EXPECT_EQ(learning_rate_at(optimizer, 80, 100), 1);
+  EXPECT_NEAR(learning_rate_at(optimizer, 85, 100), 0.2 + 0.8 * 0.5, 1e-15)
+      << "a quarter of the decay: half of the way";
+  EXPECT_NEAR(learning_rate_at(optimizer, 90, 100), 0.2 + 0.8 * (1 - std::sqrt(0.5)), 1e-15);
+  EXPECT_EQ(learning_rate_at(optimizer, 100, 100), 0.2);
+  for (int step = 80; step < 100; ++step) {
+    EXPECT_GT(learning_rate_at(optimizer, step, 100), learning_rate_at(optimizer, step + 1, 100));
+  }
+}
+
+TEST(LearningRate, TheDecayIsAShareOfTheRunUnlessStepsAreGivenAndStopsAtTheWarmUp) {
+  OptimizerJob optimizer = wsd(DecayShape::linear);
+  EXPECT_EQ(learning_rate_at(optimizer, 90, 100), 1) << "a tenth of 100 steps";
+  EXPECT_LT(learning_rate_at(optimizer, 91, 100), 1);
+  optimizer.decay_fraction = 1;
+  EXPECT_EQ(learning_rate_at(optimizer, 10, 100), 1);
+  EXPECT_NEAR(learning_rate_at(optimizer, 55, 100), 0.6, 1e-15) << "half of what the warm-up leaves";
+  optimizer.decay_fraction = 0;
+  EXPECT_EQ(learning_rate_at(optimizer, 99, 100), 1);
+  optimizer.decay_steps = 1000;
+  EXPECT_DOUBLE_EQ(learning_rate_at(optimizer, 9, 100), 0.9) << "the warm-up is left alone";
+  EXPECT_NEAR(learning_rate_at(optimizer, 55, 100), 0.6, 1e-15);
+  EXPECT_TRUE(std::isfinite(learning_rate_at(optimizer, 0, 0)));
+}
+
+TEST(Job, WarmUpStableDecayReadsBackAndItsKeysAreRefusedElsewhere) {
+  const OptimizerJob o =
+      from("\"optimizer\": {\"schedule\": \"wsd\", \"decay_shape\": \"1-sqrt\", \"decay_steps\": 7}").optimizer;
+  EXPECT_EQ(o.schedule, LearningRateSchedule::warmup_stable_decay);
+  EXPECT_EQ(o.decay_shape, DecayShape::one_minus_sqrt);
+  EXPECT_EQ(o.decay_steps, 7);
+  for (const std::string fields : {"", "\"decay_steps\": 7", "\"decay_fraction\": 0", "\"decay_fraction\": 0.3"}) {
+    const Job job = from("\"optimizer\": {\"schedule\": \"wsd\"" + (fields.empty() ? "" : ", " + fields) + "}");
+    EXPECT_EQ(job_to_json(job_from_json(job_to_json(job), "t")), job_to_json(job)) << fields;
+  }
+  EXPECT_NE(
+      refusal("\"optimizer\": {\"decay_steps\": 7}").find("'optimizer.decay_steps': only the schedule wsd has it"),
+      std::string::npos);
+  for (const std::string fields : {"\"decay_steps\": 7, \"decay_fraction\": 0.5", "\"decay_steps\": 0",
+                                   "\"decay_fraction\": 1.5", "\"decay_shape\": \"cosine\""}) {
+    EXPECT_NE(refusal("\"optimizer\": {\"schedule\": \"wsd\", " + fields + "}").find("'optimizer.decay_"),
+              std::string::npos)
+        << fields;
+  }
 }
 
 }  // namespace

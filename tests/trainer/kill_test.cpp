@@ -25,12 +25,12 @@ TrainerOptions resumable(const std::filesystem::path& run) {
 }
 
 /// Runs in a child process that is killed after `microseconds`; whether it was killed before its end.
-bool killed_run(const std::filesystem::path& run, int microseconds) {
+bool killed_run(const SessionRequest& request, const std::filesystem::path& run, int microseconds) {
   const pid_t child = fork();
   if (child == 0) {
     int outcome = 0;
     try {
-      run_small(small_request(), resumable(run));
+      run_small(request, resumable(run));
     } catch (...) {
       outcome = 1;
     }
@@ -44,24 +44,42 @@ bool killed_run(const std::filesystem::path& run, int microseconds) {
   return WIFSIGNALED(status);
 }
 
-TEST(Kill, AtTwentyRandomMomentsThenResumedIsBitwiseTheUndisturbedRun) {
+/// Kills that hit a running process.
+int kill_and_compare(const SessionRequest& request, int trials, int kills) {
   const TemporaryFolder undisturbed;
   const auto begin = std::chrono::steady_clock::now();
-  const auto expected = run_small(small_request(), resumable(undisturbed.path()));
+  const auto expected = run_small(request, resumable(undisturbed.path()));
   const auto whole =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   std::mt19937 random(7);
   int killed = 0;
-  for (int trial = 0; trial < 5; ++trial) {
+  for (int trial = 0; trial < trials; ++trial) {
     const TemporaryFolder folder;
-    for (int kill = 0; kill < 4; ++kill) {
-      killed += killed_run(folder.path(), static_cast<int>(random() % static_cast<uint32_t>(whole / 2 + 1))) ? 1 : 0;
+    for (int kill = 0; kill < kills; ++kill) {
+      const auto moment = static_cast<int>(random() % static_cast<uint32_t>(whole / 2 + 1));
+      killed += killed_run(request, folder.path(), moment) ? 1 : 0;
     }
-    const auto finished = run_small(small_request(), resumable(folder.path()));
+    const auto finished = run_small(request, resumable(folder.path()));
     EXPECT_EQ(finished.report.last_step, kSteps);
+    EXPECT_EQ(finished.report.tokens, expected.report.tokens);
     EXPECT_EQ(finished.state, expected.state) << "trial " << trial;
   }
-  EXPECT_GE(killed, 10) << "most kills hit a running process";
+  return killed;
+}
+
+TEST(Kill, AtTwentyRandomMomentsThenResumedIsBitwiseTheUndisturbedRun) {
+  EXPECT_GE(kill_and_compare(small_request(), 5, 4), 10) << "most kills hit a running process";
+}
+
+TEST(Kill, InABatchRampThenResumedIsBitwiseTheUndisturbedRun) {
+  SessionRequest request = small_request();  // 8 tokens per sequence, a checkpoint every 4 steps
+  request.job.batch_ramp = {{2, 10 * 2 * 8}};
+  for (const int64_t batch : {6, 8, 10}) {
+    request.job.batch_ramp.push_back({request.job.global_batch, 9 * request.job.global_batch * 8});
+    request.job.global_batch = batch;
+  }
+  ASSERT_EQ(batch_stages(request.job).back().first_sample, 10 * 2 + 9 * (4 + 6 + 8));
+  EXPECT_GE(kill_and_compare(request, 3, 4), 6) << "most kills hit a running process";
 }
 
 }  // namespace

@@ -34,11 +34,12 @@ constexpr const char* kStrategies[] = {
     "dp=2,pp=2,micro_batch=1,zero_stage=1,overlap=true,bucket_bytes=4096",
 };
 
-SessionRequest request_for(const std::string& strategy) {
+SessionRequest request_for(const std::string& strategy, const std::vector<BatchRampStage>& ramp = {}) {
   SessionRequest request = testing::small_request();
   request.model.layers = 4;
   request.model.tied_embeddings = true;
   request.job.global_batch = 12;
+  request.job.batch_ramp = ramp;
   request.job.checkpoint_interval_steps = 0;
   request.strategy = parse_strategy(strategy).strategy;
   return request;
@@ -57,8 +58,9 @@ struct Outcome {
   std::map<std::string, std::string> digests;  ///< of parameters and moments
 };
 
-Outcome train(const std::string& strategy, const TrainerOptions& options) {
-  const SessionRequest request = request_for(strategy);
+Outcome train(const std::string& strategy, const TrainerOptions& options,
+              const std::vector<BatchRampStage>& ramp = {}) {
+  const SessionRequest request = request_for(strategy, ramp);
   Outcome outcome;
   const auto errors = run_world(static_cast<int>(request.strategy.devices()), [&](Communicator& communicator) {
     auto session = make_session(request, communicator, make_device("reference", 1));
@@ -98,6 +100,41 @@ TEST_P(EveryStrategy, StoppedAndResumedIsBitwiseTheUndisturbedRun) {
   EXPECT_EQ(resumed.digests, expected.digests);
   ASSERT_EQ(expected.losses.size(), 4u);
   EXPECT_EQ(resumed.losses, std::vector<double>(expected.losses.begin() + 2, expected.losses.end()));
+}
+
+/// One step of as few sequences as the strategy divides, two of twice as many, then 12.
+std::vector<BatchRampStage> ramp_for(const std::string& strategy) {
+  const Strategy parsed = parse_strategy(strategy).strategy;
+  const int64_t tokens = 8, round = parsed.dp * parsed.micro_batch;
+  if (parsed.ragged_batch) return {{3, 3 * tokens}, {7, 2 * 7 * tokens}};
+  return {{round, round * tokens}, {2 * round, 2 * 2 * round * tokens}};
+}
+
+TEST_P(EveryStrategy, ABatchRampIsThatOfOneRankAndIsResumedBitwiseOverItsStages) {
+  const std::string strategy = GetParam();
+  const std::vector<BatchRampStage> ramp = ramp_for(strategy);
+  const TemporaryFolder undisturbed, stopped, one;
+  TrainerOptions whole = options_for(undisturbed.path(), strategy), part = options_for(stopped.path(), strategy);
+  whole.stop_after = 5;
+  const Outcome expected = train(strategy, whole, ramp);
+  ASSERT_EQ(expected.losses.size(), 5u);
+  EXPECT_EQ(std::count(expected.events.begin(), expected.events.end(), "batch_ramp"), std::ssize(ramp));
+  std::vector<double> losses;
+  for (const int64_t stop : {1, 2, 3, 4, 5}) {  // every stage is left and entered by a resume
+    part.stop_after = stop;
+    part.resume = true;
+    const Outcome outcome = train(strategy, part, ramp);
+    losses.insert(losses.end(), outcome.losses.begin(), outcome.losses.end());
+    if (stop < 5) continue;
+    EXPECT_EQ(outcome.events[1], "resume_verified");
+    EXPECT_EQ(outcome.digests, expected.digests);
+  }
+  EXPECT_EQ(losses, expected.losses);
+  TrainerOptions alone = options_for(one.path(), kStrategies[0]);
+  alone.stop_after = 5;
+  const std::string single = "micro_batch=" + std::to_string(ramp.front().global_batch % 2 == 0 ? 2 : 1);
+  const Outcome reference = train(single, alone, ramp);
+  for (size_t step = 0; step < 5; ++step) EXPECT_NEAR(losses[step], reference.losses[step], 1e-9) << step + 1;
 }
 
 INSTANTIATE_TEST_SUITE_P(Trainer, EveryStrategy, ::testing::ValuesIn(kStrategies));

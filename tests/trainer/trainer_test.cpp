@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -49,6 +50,70 @@ TEST(Trainer, EvaluatingChangesNoBitOfTraining) {
   TrainerOptions without = small_options(two.path(), 12);
   without.validation = {};
   EXPECT_EQ(run_small(small_request(), small_options(one.path(), 12)).state, run_small(small_request(), without).state);
+}
+
+/// Asks to stop as soon as `batches` batches of validation data have been read.
+struct StopInEvaluation {
+  TrainerOptions options;
+  int64_t read = 0, batch = 0;
+
+  StopInEvaluation(const std::filesystem::path& run, int64_t steps, int64_t batches)
+      : options(small_options(run, steps)) {
+    batch = small_request().job.global_batch;
+    options.validation = [this](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
+      ++read;
+      testing::rule_samples(23, 2)(index, tokens, targets);
+    };
+    options.stop_requested = [this, batches] { return read >= batches * batch; };
+  }
+};
+
+SessionRequest long_evaluation() {
+  SessionRequest request = small_request();  // an evaluation after step 5
+  request.job.evaluation_batches = 1000;
+  return request;
+}
+
+TEST(Trainer, AStopRequestDuringEvaluationIsNoticedBeforeTheNextBatch) {
+  const TemporaryFolder folder;
+  StopInEvaluation stop(folder.path(), 12, 3);
+  std::vector<std::string> events;
+  stop.options.on_event = [&](const RunEvent& event) { events.push_back(event.kind + ": " + event.text); };
+  std::optional<double> validation;
+  stop.options.on_step = [&](const StepRecord& record) { validation = record.validation_loss; };
+  const SmallResult stopped = run_small(long_evaluation(), stop.options);
+  EXPECT_TRUE(stopped.report.stopped);
+  EXPECT_EQ(stopped.report.last_step, 5);
+  EXPECT_EQ(stop.read, 3 * stop.batch);
+  EXPECT_FALSE(validation);
+  EXPECT_FALSE(stopped.report.validation_loss);
+  EXPECT_NE(std::find(events.begin(), events.end(), "evaluation_stopped: by a stop request"), events.end());
+  EXPECT_EQ(stopped.report.checkpoint, checkpoint_path(checkpoints_folder(folder.path()), 5).string());
+
+  TrainerOptions again = small_options(folder.path(), 12);
+  again.resume = true;
+  const TemporaryFolder undisturbed;
+  EXPECT_EQ(run_small(small_request(), again).state,
+            run_small(small_request(), small_options(undisturbed.path(), 12)).state);
+}
+
+TEST(Trainer, AStopRequestDuringTheLastEvaluationLeavesAFinishedRun) {
+  const TemporaryFolder folder;
+  StopInEvaluation stop(folder.path(), 4, 2);
+  const SmallResult result = run_small(long_evaluation(), stop.options);
+  EXPECT_FALSE(result.report.stopped);
+  EXPECT_EQ(stop.read, 2 * stop.batch);
+  EXPECT_FALSE(result.report.validation_loss);
+  EXPECT_EQ(result.report.checkpoint, checkpoint_path(checkpoints_folder(folder.path()), 4).string());
+}
+
+TEST(Trainer, AStopRequestBeforeAnEvaluationLeavesItOut) {
+  const TemporaryFolder folder;
+  StopInEvaluation stop(folder.path(), 12, 1000);
+  int asked = 0;
+  stop.options.stop_requested = [&] { return ++asked == 5; };
+  EXPECT_TRUE(run_small(long_evaluation(), stop.options).report.stopped);
+  EXPECT_EQ(stop.read, 0);
 }
 
 TEST(Trainer, StoppedAndResumedIsBitwiseTheUndisturbedRun) {

@@ -108,6 +108,36 @@ TEST_F(TrainTest, ResumingFromAnEarlierStepReplaysItAgainstTheRecord) {
   EXPECT_EQ(read_metrics(small_.run() / "metrics.jsonl").size(), 12u);
 }
 
+TEST_F(TrainTest, ABatchRampIsTrainedResumedAndReportedByItsFullSteps) {
+  small_.plan.job.batch_ramp = {{2, 3 * 2 * 16}};  // three steps of 2 sequences, then 4
+  small_.write();
+  TrainOptions first = options();
+  first.steps = 2;
+  run(first);
+  const ReportResult early = report(small_.run());
+  for (const StressCheck& check : early.checks) EXPECT_NE(check.name, "step_seconds") << "no full step was made";
+  EXPECT_NEAR(early.tokens_per_second, 2 * 16 / early.step_seconds_median, 1e-6 * early.tokens_per_second);
+
+  TrainOptions second = options();
+  second.resume = true;
+  const TrainResult result = run(second);
+  EXPECT_EQ(result.steps, 12);
+  EXPECT_EQ(result.tokens, (3 * 2 + 9 * 4) * 16);
+  EXPECT_EQ(result.arena_bytes, small_.plan.predicted.arena_bytes);
+  EXPECT_NEAR(result.tokens_per_second, 4 * 16 / result.step_seconds_median, 1e-6 * result.tokens_per_second);
+  const auto metrics = read_metrics(small_.run() / "metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 12u);
+  EXPECT_EQ(metrics[2].tokens, 3 * 2 * 16);
+  EXPECT_EQ(metrics[3].tokens, (3 * 2 + 4) * 16);
+  ASSERT_TRUE(metrics[2].mfu && metrics[3].mfu);
+  EXPECT_NEAR(*metrics[2].mfu * metrics[2].step_seconds * 2, *metrics[3].mfu * metrics[3].step_seconds, 1e-9);
+  EXPECT_EQ(report(small_.run()).checks.front().name, "step_seconds");
+  EXPECT_NE(read_file(small_.run() / "events.jsonl").find("steps of 4 sequences from here on"), std::string::npos);
+
+  run(options("whole"));
+  EXPECT_TRUE(diff_checkpoints(small_.run("whole") / "checkpoints/step-12", result.checkpoint).identical);
+}
+
 TEST_F(TrainTest, APriceGivesACost) {
   small_.plan.job.usd_per_device_hour = 3600;
   small_.write();
