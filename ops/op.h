@@ -149,9 +149,9 @@ struct OpAttributes {
   int64_t rope_original_positions = 0;
   int64_t experts = 0, experts_per_token = 0;       ///< of the whole model
   int64_t expert_groups = 1, groups_per_token = 1;  ///< a token's experts come from its best groups
-  int64_t sequences = 0;                            ///< B of moe_statistics
+  int64_t sequences = 0;                            ///< B of statistics and balance losses
   int64_t expert_ranks = 1;                         ///< degree over which experts are cut
-  int64_t expert_rows = 0;                          ///< of dispatch: rows of the buffer that it fills
+  int64_t expert_rows = 0;                          ///< R of dispatch and combine
   int64_t routed_rows = 0;  ///< of expert_linear: rows in use if routing is even; costs go by it
   RouterScoring scoring = RouterScoring::softmax;
   GroupScore group_score = GroupScore::best_expert;

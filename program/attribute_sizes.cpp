@@ -40,14 +40,14 @@ bool is_routing(const OpAttributes& a, const TensorType& logits, const TensorTyp
 /// stats[B,3,E] of this rank's share of the rows of B sequences.
 bool is_by_sequence(const OpAttributes& a, const TensorType& logits, const TensorType& stats) {
   const int64_t rows = logits.shape[0], all_rows = stats.shape[0] * a.sequence_length;
-  return a.sequence_length > 0 && logits.shape[1] == a.experts && rows > 0 &&
+  return a.sequence_length > 0 && stats.shape[0] == a.sequences && logits.shape[1] == a.experts && rows > 0 &&
          (a.rows_cut ? all_rows % rows == 0 : all_rows == rows);
 }
 
 /// Equal shares of the buffer for every rank, equal shares of the experts.
-bool is_dispatched(const OpAttributes& a, const TensorType& rows) {
+bool is_dispatched(const OpAttributes& a, const TensorType& rows, const TensorType& slot) {
   return a.expert_ranks > 0 && a.experts > 0 && a.experts % a.expert_ranks == 0 && rows.shape[0] == a.expert_rows &&
-         a.expert_rows % a.expert_ranks == 0;
+         a.expert_rows % a.expert_ranks == 0 && slot.shape[1] == a.experts_per_token;
 }
 
 /// Every source has a count for every expert and an equal share of the rows.
@@ -88,12 +88,13 @@ bool attributes_agree(const OpInstance& op) {
     case OpKind::rows_merge: return is_cut_in(a, in[0]);
     case OpKind::moe_route: return is_routing(a, in[0], out[0]);
     case OpKind::moe_route_backward: return is_routing(a, in[1], in[2]);
-    case OpKind::moe_statistics:
-      return is_routing(a, in[0], in[1]) && is_by_sequence(a, in[0], out[0]) && out[0].shape[0] == a.sequences;
+    case OpKind::moe_statistics: return is_routing(a, in[0], in[1]) && is_by_sequence(a, in[0], out[0]);
     case OpKind::moe_balance_loss:
     case OpKind::moe_balance_backward: return a.experts_per_token > 0 && is_by_sequence(a, in[0], in[2]);
-    case OpKind::moe_dispatch:
-      return is_dispatched(a, out[0]) && out[2].shape[0] == a.experts && in[1].shape[1] == a.experts_per_token;
+    case OpKind::moe_dispatch: return is_dispatched(a, out[0], out[1]) && out[2].shape[0] == a.experts;
+    case OpKind::moe_dispatch_backward:
+    case OpKind::moe_combine: return is_dispatched(a, in[0], in[1]);
+    case OpKind::moe_combine_backward: return is_dispatched(a, in[1], in[2]);
     case OpKind::expert_linear:
     case OpKind::expert_linear_backward_input: return is_by_source(in[0], in[1], in[2]);
     case OpKind::expert_linear_backward_weight: return is_by_source(in[0], out[0], in[2]);

@@ -134,6 +134,15 @@ const dnnl::matmul::primitive_desc& described(GemmLibrary& library, const GemmSh
 
 }  // namespace
 
+bool run_product(const GemmShape& shape, const float* a, const float* b, float* c) {
+  ensure(shape.outer == 1 && shape.inner == 1 && !shape.bias && shape.scale == 1, "a plain product");
+  const auto is_transposed = [](const GemmStrides& strides) { return strides.column != 1; };
+  const auto leading = [&](const GemmStrides& s) { return is_transposed(s) ? s.column : s.row; };
+  return dnnl_sgemm(is_transposed(shape.a) ? 'T' : 'N', is_transposed(shape.b) ? 'T' : 'N', shape.m, shape.n, shape.k,
+                    1.0f, a, leading(shape.a), b, leading(shape.b), shape.accumulate ? 1.0f : 0.0f, c,
+                    shape.c.row) == dnnl_success;
+}
+
 GemmLibrary::GemmLibrary(int threads) : threads_(threads), engine_(std::make_unique<Engine>()) {}
 GemmLibrary::~GemmLibrary() = default;
 

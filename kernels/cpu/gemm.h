@@ -25,6 +25,10 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
+/// The product of one (outer, inner) element, without bias and scale, whose sizes are known only now. Inside a parallel
+/// region it is the calling thread's alone. False if the library failed: an exception must not leave such a region.
+bool run_product(const GemmShape& shape, const float* a, const float* b, float* c);
+
 /// A product built once and run often. It allocates nothing of its own when run.
 class Gemm {
  public:

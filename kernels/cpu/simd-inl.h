@@ -116,7 +116,7 @@ struct Sigmoid {
   V32 value, complement;
 };
 HWY_INLINE Sigmoid sigmoid(V32 x) {
-  const V32 e = exp_of(hn::Min(hn::Neg(x), set(87.0f)));
+  const V32 e = exp_of(hn::Min(set(87.0f), hn::Neg(x)));  // in this order a NaN stays one
   const V32 s = hn::Div(set(1.0f), hn::Add(set(1.0f), e));
   return {s, hn::Mul(e, s)};
 }

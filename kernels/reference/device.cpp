@@ -15,9 +15,10 @@ using Table = std::array<const Entry*, kOpKindCount>;
 
 Table make_table() {
   Table table{};
-  for (const auto kernels : {embedding_kernels(), norm_kernels(), linear_kernels(), rope_kernels(), attention_kernels(),
-                             unfused_attention_kernels(), ring_attention_kernels(), rearrange_kernels(),
-                             element_wise_kernels(), loss_kernels(), optimizer_kernels()}) {
+  for (const auto kernels :
+       {embedding_kernels(), norm_kernels(), linear_kernels(), rope_kernels(), attention_kernels(),
+        unfused_attention_kernels(), ring_attention_kernels(), rearrange_kernels(), router_kernels(), expert_kernels(),
+        element_wise_kernels(), loss_kernels(), optimizer_kernels()}) {
     for (const Entry& entry : kernels) table[static_cast<int>(entry.kind)] = &entry;
   }
   return table;

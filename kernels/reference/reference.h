@@ -22,6 +22,7 @@ struct Run {
   const StepInputs& step() const { return *arguments.context.step; }
   const double* in(int i) const { return static_cast<const double*>(arguments.inputs[i]); }
   const int32_t* tokens(int i) const { return static_cast<const int32_t*>(arguments.inputs[i]); }
+  int32_t* ids(int i) const { return static_cast<int32_t*>(arguments.outputs[i]); }
   double* out(int i) const { return static_cast<double*>(arguments.outputs[i]); }
   /// Element `at` of an operand that the pattern calls `real`, whatever its type.
   double real_in(int i, int64_t at) const {
@@ -70,6 +71,8 @@ std::span<const Entry> attention_kernels();
 std::span<const Entry> unfused_attention_kernels();
 std::span<const Entry> ring_attention_kernels();
 std::span<const Entry> rearrange_kernels();
+std::span<const Entry> router_kernels();
+std::span<const Entry> expert_kernels();
 std::span<const Entry> element_wise_kernels();
 std::span<const Entry> loss_kernels();
 std::span<const Entry> optimizer_kernels();

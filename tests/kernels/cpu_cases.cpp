@@ -3,6 +3,8 @@
 #include <cmath>
 #include <map>
 
+#include "tests/kernels/expert_cases.h"
+
 namespace foresail::kernel_tests {
 namespace {
 
@@ -217,6 +219,7 @@ double cpu_tolerance(OpKind kind) {
       {OpKind::rows_merge, 0},
       {OpKind::rows_split, 0},
       {OpKind::copy, 0},
+      {OpKind::moe_dispatch, 0},
       {OpKind::cast, 6e-8},                // rounds once
       {OpKind::fill_zero, 0},              // writes zeros
       {OpKind::dropout, 2e-7},             // one product
@@ -239,6 +242,7 @@ std::vector<TestCase> large_test_cases() {
   add_ring(cases);
   add_moves(cases);
   add_ends(cases);
+  for (TestCase& test : large_expert_cases()) cases.push_back(std::move(test));
   return cases;
 }
 

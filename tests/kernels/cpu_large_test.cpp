@@ -64,6 +64,7 @@ class RawOperands {
 
   double output(const TestCase& test, size_t index, size_t element) const {
     if (test.op.outputs[index].dtype == DType::f64) return static_cast<const double*>(outputs_[index])[element];
+    if (test.op.outputs[index].dtype == DType::i32) return static_cast<const int32_t*>(outputs_[index])[element];
     return static_cast<const float*>(outputs_[index])[element];
   }
 

@@ -28,7 +28,9 @@ bool is_statistic(OpKind kind, int output) {
     case OpKind::rms_norm:
     case OpKind::layer_norm:
     case OpKind::qk_norm:
+    case OpKind::moe_dispatch:
     case OpKind::attention: return output >= 1;
+    case OpKind::moe_route: return output == 0;
     case OpKind::add_rms_norm:
     case OpKind::add_layer_norm: return output >= 2;
     default: return false;
@@ -142,6 +144,7 @@ double functional(const TestCase& test, const Operands& after, const std::vector
 /// Gradients that reach masked scores are undefined or 0 (ops/op.h); the functional leaves masked elements out.
 std::vector<std::vector<double>> make_cotangents(const TestCase& test) {
   std::vector<std::vector<double>> cotangents;
+  if (test.op.kind == OpKind::moe_balance_loss) return {{1}};  // its derivative is a seed of backward
   for (size_t i = 0; i < test.op.outputs.size(); ++i) {
     cotangents.push_back(random_values(200 + i, static_cast<size_t>(test.op.outputs[i].elements())));
     for (size_t j = 0; j < cotangents[i].size(); ++j) {
@@ -219,6 +222,13 @@ std::vector<OpKind> differentiable_kinds() {
 INSTANTIATE_TEST_SUITE_P(ReferenceGradient, ForwardKind, ::testing::ValuesIn(differentiable_kinds()),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
+/// Integers, the rotation table, the bias that only chooses, statistics.
+bool is_constant(const OpInstance& op, size_t input) {
+  if (op.inputs[input].dtype == DType::i32) return true;
+  return ((op.kind == OpKind::rope || op.kind == OpKind::moe_route) && input == 1) ||
+         (op.kind == OpKind::moe_balance_loss && input == 2);
+}
+
 /// Every weight and activation input must get a gradient from its rule.
 TEST(ReferenceGradient, ReachesEveryFloatingInput) {
   for (const OpKind kind : differentiable_kinds()) {
@@ -226,7 +236,7 @@ TEST(ReferenceGradient, ReachesEveryFloatingInput) {
     const auto cotangents = make_cotangents(test);
     const BackwardRun backward(test, run_case(*make_reference_device(), test, random_operands(test)), cotangents);
     for (size_t i = 0; i < test.op.inputs.size(); ++i) {
-      const bool constant = test.op.inputs[i].dtype == DType::i32 || (kind == OpKind::rope && i == 1);
+      const bool constant = is_constant(test.op, i);
       EXPECT_EQ(backward.gradient(static_cast<int>(i)).empty(), constant) << name_of(kind) << " input " << i;
     }
   }

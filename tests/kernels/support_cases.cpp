@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "tests/kernels/expert_cases.h"
 #include "tests/kernels/support.h"
 
 namespace foresail::kernel_tests {
@@ -444,6 +445,7 @@ std::vector<TestCase> all_test_cases(DType dtype) {
   add_wide_sums(cases);
   add_loss(cases);
   add_optimizer(cases);
+  for (TestCase& test : expert_test_cases(dtype)) cases.list.push_back(std::move(test));
   return cases.list;
 }
 

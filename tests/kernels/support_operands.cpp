@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "tests/kernels/support.h"
+#include "tests/kernels/expert_cases.h"
 
 namespace foresail::kernel_tests {
 namespace {
@@ -197,6 +197,7 @@ Operands random_operands(const TestCase& test, uint64_t seed) {
   }
   round_all(test.op.inputs, operands.inputs);
   if (const auto fix = fixes().find(test.op.kind); fix != fixes().end()) fix->second(test, operands, seed);
+  fix_expert_operands(test, operands, seed);
   round_all(test.op.inputs, operands.inputs);
   round_all(test.op.outputs, operands.outputs);
   return operands;
