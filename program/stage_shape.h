@@ -107,7 +107,7 @@ struct ShapeRequest {
   int64_t sequence_length = 0, global_batch = 0;
   Precision precision;
   bool dropout = true;
-  int64_t largest_batch = 0;  ///< of any Program of the set; 0: this one
+  int64_t largest_batch = 0;      ///< of any Program of the set; 0: this one
   bool most_expert_rows = false;  ///< room for whatever routers do, in place of Strategy::moe_bound
 };
 
