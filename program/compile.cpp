@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "program/expert_cut.h"
 #include "program/stage_compiler.h"
 #include "program/unit_blocks.h"
 
@@ -73,11 +74,20 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
   set.train = compile_train(model, job, strategy, target, stage, workspace_of);
   ShapeRequest without_dropout = request_of(job);
   without_dropout.dropout = false;
+  without_dropout.most_expert_rows = true;  // a loss that misses rows would say nothing
   const StageShape evaluation = shape_stage(model, without_dropout, strategy, target, stage);
   set.evaluate = compile_evaluation(evaluation, target, workspace_of, stage);
   for (size_t i = 0; i < job.batch_ramp.size(); ++i) {
     set.ramp.push_back(compile_ramp_stage(model, job, strategy, target, stage, i, workspace_of));
     require_shared_region(set.train, set.ramp.back());
+  }
+  if (can_overflow(model, job.sequence_length, strategy)) {
+    const auto add = [&](const Program& program) {
+      set.fallback.push_back(compile_fallback(model, job, strategy, target, stage, program.global_batch, workspace_of));
+      require_shared_region(set.train, set.fallback.back());
+    };
+    for (const Program& program : set.ramp) add(program);
+    add(set.train);
   }
   require_shared_region(set.train, set.evaluate);
   return set;
@@ -85,7 +95,9 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
 
 int64_t arena_bytes_of(const ProgramSet& set) {
   int64_t bytes = std::max(set.train.arena.bytes, set.evaluate.arena.bytes);
-  for (const Program& program : set.ramp) bytes = std::max(bytes, program.arena.bytes);
+  for (const auto* others : {&set.ramp, &set.fallback}) {
+    for (const Program& program : *others) bytes = std::max(bytes, program.arena.bytes);
+  }
   return bytes;
 }
 
@@ -101,6 +113,23 @@ Program compile_ramp_stage(const ModelSpec& model, const Job& job, const Strateg
   ShapeRequest request = request_of(job);
   request.global_batch = job.batch_ramp.at(ramp_stage).global_batch;
   return compile_step(model, job, request, strategy, target, stage, workspace_of);
+}
+
+bool can_overflow(const ModelSpec& model, int64_t sequence_length, const Strategy& strategy) {
+  if (model.moe.experts == 0) return false;
+  const int64_t rows = strategy.micro_batch * sequence_length / strategy.cp / strategy.tp;  // tp cuts the rows
+  return can_overflow(rows, model.moe.experts, model.moe.experts_per_token, strategy.ep, strategy.moe_bound);
+}
+
+Program compile_fallback(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
+                         int stage, int64_t global_batch, const WorkspaceOf& workspace_of) {
+  require_legal(model, job, strategy, target);
+  ShapeRequest request = request_of(job);
+  request.global_batch = global_batch;
+  request.most_expert_rows = true;
+  Program program = compile_step(model, job, request, strategy, target, stage, workspace_of);
+  program.name = "fallback";
+  return program;
 }
 
 Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,

@@ -96,7 +96,9 @@ void for_numbers(Outcome& outcome, const Visit& visit) {
   for (Tensors* tensors : {&outcome.gradients, &outcome.updates}) {
     for (auto& [name, values] : *tensors) visit(values);
   }
-  for (auto* values : {&outcome.losses, &outcome.grad_norms, &outcome.evaluations}) visit(*values);
+  for (auto* values : {&outcome.losses, &outcome.grad_norms, &outcome.auxiliary_losses, &outcome.evaluations}) {
+    visit(*values);
+  }
 }
 
 /// An outcome of the right sizes, all zero.
@@ -110,6 +112,7 @@ Outcome blank_outcome(const Experiment& experiment) {
   }
   outcome.losses.resize(static_cast<size_t>(experiment.steps));
   outcome.grad_norms.resize(static_cast<size_t>(experiment.steps));
+  outcome.auxiliary_losses.resize(static_cast<size_t>(experiment.steps));
   outcome.evaluations.resize(2);
   return outcome;
 }
