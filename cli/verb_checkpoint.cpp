@@ -9,12 +9,15 @@
 #include "cli/verb.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/inspect.h"
+#include "runtime/checkpoint/transfer.h"
 
 namespace foresail {
 namespace {
 
 struct Flags {
   std::filesystem::path path, second;
+  std::string dtype;
+  ExportOptions to;
   bool json = false;
 };
 
@@ -31,7 +34,7 @@ std::string verdicts_text(const std::vector<CheckpointVerdict>& verdicts) {
   std::string text;
   for (const CheckpointVerdict& verdict : verdicts) {
     for (const std::string& problem : verdict.problems) text += problem + "\n";
-    text += verdict.path + ": " + (verdict.passed() ? "sound, " : "damaged, ") + grouped(verdict.tensors) +
+    text += verdict.path + ": " + (verdict.passed() ? "sound, " : verdict.sealed ? "damaged, " : "not verified, ") + grouped(verdict.tensors) +
             " tensors and " + grouped(verdict.bytes) + " bytes verified\n";
   }
   return text.empty() ? "no checkpoints\n" : text;
@@ -81,8 +84,36 @@ Exit run_diff(const Flags& flags) {
   return difference.identical ? Exit::done : Exit::answer_is_no;
 }
 
-Exit run_export(const Flags& flags) { export_checkpoint(flags.path, flags.second); }
-Exit run_import(const Flags& flags) { import_checkpoint(flags.path, flags.second); }
+std::string transfer_text(const TransferResult& result) {
+  std::string text;
+  for (const std::string& note : result.notes) text += note + "\n";
+  if (result.conversion.rounded > 0) {
+    text += fmt::format("{} of {} values were rounded\n", grouped(result.conversion.rounded),
+                        grouped(result.conversion.elements));
+  }
+  return text + fmt::format("{}: {} tensors, {} parameters, {} bytes in {} file{}\n", result.path,
+                            grouped(result.tensors), grouped(result.parameters), grouped(result.bytes),
+                            result.files.size(), result.files.size() == 1 ? "" : "s");
+}
+
+Exit show(const TransferResult& result, bool json) {
+  std::cout << (json ? transfer_result_to_json(result) : transfer_text(result));
+  return Exit::done;
+}
+
+Exit run_export(const Flags& flags) {
+  ExportOptions options = flags.to;
+  if (!flags.dtype.empty()) options.dtype = dtype_from_name(flags.dtype);
+  return show(export_checkpoint(flags.path, flags.second, options), flags.json);
+}
+Exit run_import(const Flags& flags) { return show(import_weights(flags.path, flags.second), flags.json); }
+
+void add_export_flags(CLI::App& app, Flags& flags) {
+  app.add_option("--dtype", flags.dtype, "f64, f32, bf16 or f16 (default: as the checkpoint has them)")
+      ->check(CLI::IsMember({"f64", "f32", "bf16", "f16"}))
+      ->type_name("TYPE");
+  add_bytes(app, "--max-shard-bytes", flags.to.max_shard_bytes, "Tensors of one file together (default: 5GB)");
+}
 
 struct Part {
   const char *name, *summary, *first, *second, *example;
@@ -98,10 +129,10 @@ constexpr Part kParts[] = {
      "foresail checkpoint scrub run/", run_scrub},
     {"diff", "Compare two checkpoints tensor by tensor; exit code 1 if they differ", "A step-N folder",
      "Another step-N folder", "foresail checkpoint diff a/checkpoints/step-50 b/checkpoints/step-50", run_diff},
-    {"export", "Weights for other systems (not built yet)", "A step-N folder", "The folder to write",
-     "foresail checkpoint export run/checkpoints/step-100 weights/", run_export},
-    {"import", "Weights from other systems (not built yet)", "A folder with safetensors", "The checkpoint to write",
-     "foresail checkpoint import weights/ run/checkpoints/step-0", run_import},
+    {"export", "Write the weights as Hugging Face has them: config.json and safetensors", "A step-N folder",
+     "The folder to write", "foresail checkpoint export run/checkpoints/step-100 weights/", run_export},
+    {"import", "Make a checkpoint of Hugging Face weights", "A folder with config.json and safetensors",
+     "The step folder to write", "foresail checkpoint import weights/ imported/step-0", run_import},
 };
 
 }  // namespace
@@ -113,6 +144,7 @@ std::function<Exit()> add_checkpoint(CLI::App& app, const RankEnvironment&) {
     CLI::App* sub = app.add_subcommand(part.name, part.summary);
     add_path(*sub, part.second ? "PATH1" : "PATH", flags->path, part.first)->required();
     if (part.second) add_path(*sub, "PATH2", flags->second, part.second)->required();
+    if (part.run == run_export) add_export_flags(*sub, *flags);
     add_json(*sub, flags->json);
     add_example(*sub, part.example);
   }

@@ -2,6 +2,8 @@
 #include <iostream>
 #include <memory>
 
+#include <fmt/format.h>
+
 #include "cli/flags.h"
 #include "cli/table.h"
 #include "cli/verb.h"
@@ -12,6 +14,9 @@
 namespace foresail {
 namespace {
 
+constexpr const char* kDataHelp =
+    "Prefix of a .bin and an .idx file, or token shards of llm.c: a file, a folder, a prefix or a quoted pattern";
+
 std::string histogram_text(const std::vector<LengthBin>& bins) {
   Table table({"tokens per document", "documents", "tokens"});
   for (const LengthBin& bin : bins) {
@@ -21,16 +26,38 @@ std::string histogram_text(const std::vector<LengthBin>& bins) {
   return table.text();
 }
 
+std::string tokenizer_text(const DatasetSummary& summary) {
+  if (summary.info && !summary.info->tokenizer_name.empty()) {
+    return summary.info->tokenizer + ", " + summary.info->tokenizer_name;
+  }
+  if (summary.info) return summary.info->tokenizer;
+  if (!summary.origin.tokenizer.empty()) return summary.origin.tokenizer;
+  return "unknown (no dataset.json)";
+}
+
+std::string share_text(int64_t part, int64_t whole) {
+  return fmt::format("{} ({:.1f} %)", grouped(part), 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
 std::string summary_text(const DatasetSummary& summary) {
   Table table({"", ""});
+  const int64_t vocabulary = summary.info ? summary.info->vocabulary : summary.origin.vocabulary;
   table.add({"prefix", summary.prefix});
-  table.add({"tokenizer", summary.info ? summary.info->tokenizer : "unknown (no dataset.json)"});
-  if (summary.info) table.add({"vocabulary", grouped(summary.info->vocabulary)});
+  table.add({"format", summary.origin.format});
+  if (summary.counts.files > 1) table.add({"files", grouped(summary.counts.files)});
+  table.add({"tokenizer", tokenizer_text(summary)});
+  table.add({"vocabulary", vocabulary > 0 ? grouped(vocabulary) : "unknown (data verify finds the largest id)"});
   table.add({"token type", summary.token_type});
   table.add({"tokens", grouped(summary.tokens)});
-  table.add({"documents", grouped(summary.documents)});
+  table.add({"counted in the loss", share_text(summary.counted_tokens, summary.tokens)});
+  if (const auto begin = summary.own_validation_begin) {
+    table.add({"of these validation", grouped(summary.tokens - *begin)});
+  }
+  table.add(
+      {"documents", summary.counts.documents ? grouped(*summary.counts.documents) : "add --lengths to count them"});
   table.add({"bytes", grouped(summary.bin_bytes)});
-  return table.text() + "\n" + histogram_text(summary.document_lengths);
+  if (!summary.document_lengths) return table.text() + "\nLengths of documents: add --lengths to compute them.\n";
+  return table.text() + "\n" + histogram_text(*summary.document_lengths);
 }
 
 std::function<Exit()> add_prepare(CLI::App& app) {
@@ -42,8 +69,17 @@ std::function<Exit()> add_prepare(CLI::App& app) {
   };
   const auto flags = std::make_shared<Flags>();
   app.add_option("IN", flags->inputs, "Text or JSONL files, plain, gzip or zstd")->required();
-  app.add_option("--tokenizer", flags->options.tokenizer, "bytes; a tokenizer.json is not built yet")->required();
-  add_path(app, "--out", flags->options.out, "Prefix of the .bin, .idx and .dataset.json files")->required();
+  app.add_option("--tokenizer", flags->options.tokenizer,
+                 "bytes, or a tokenizer.json of byte-level BPE (GPT-2, Llama 3, Qwen)")
+      ->required();
+  app.add_option(
+         "--end-of-document", flags->options.end_of_document,
+         "The added token that ends documents (default: eos_token of the tokenizer_config.json beside it, or its "
+         "only special token)")
+      ->type_name("TOKEN");
+  add_path(app, "--out", flags->options.out,
+           "Prefix of the .bin, .idx and .dataset.json files, and of .mask if there are prompts")
+      ->required();
   app.add_option("--split", flags->split,
                  "What a document of a text file is: file, line or blank-lines (default: file)");
   app.add_option("--format", flags->format, "auto, text or jsonl (default: by the file's name)");
@@ -70,15 +106,17 @@ std::function<Exit()> add_prepare(CLI::App& app) {
 
 std::function<Exit()> add_inspect(CLI::App& app) {
   struct Flags {
-    std::filesystem::path prefix;
-    bool json = false;
+    std::filesystem::path data;
+    bool lengths = false, json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  add_path(app, "PREFIX", flags->prefix, "Prefix of the dataset's files")->required();
+  add_path(app, "PREFIX", flags->data, kDataHelp)->required();
+  app.add_flag("--lengths", flags->lengths,
+               "Compute the lengths of documents where no dataset.json states them; reads all tokens of token shards");
   add_json(app, flags->json);
   add_example(app, "foresail data inspect bible");
   return [flags] {
-    const DatasetSummary summary = inspect_dataset(flags->prefix);
+    const DatasetSummary summary = inspect_dataset(flags->data, flags->lengths);
     std::cout << (flags->json ? dataset_summary_to_json(summary) : summary_text(summary));
     return Exit::done;
   };
@@ -90,7 +128,7 @@ std::function<Exit()> add_verify(CLI::App& app) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  add_path(app, "PREFIX", flags->prefix, "Prefix of the dataset's files")->required();
+  add_path(app, "PREFIX", flags->prefix, kDataHelp)->required();
   add_json(app, flags->json);
   add_example(app, "foresail data verify bible");
   return [flags] {

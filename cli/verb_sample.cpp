@@ -18,6 +18,8 @@ std::function<Exit()> add_sample(CLI::App& app, const RankEnvironment&) {
   TextOptions& options = flags->options;
   add_path(app, "CHECKPOINT", options.checkpoint, "A step-N folder")->required();
   app.add_option("--prompt", options.prompt, "The text to continue")->required();
+  add_path(app, "--tokenizer", options.tokenizer,
+           "The tokenizer.json that the model was trained with (default: the copy in its run's folder)");
   add_count(app, "--tokens", options.tokens, "How many tokens to draw (default: 200)");
   app.add_option("--temperature", options.temperature, "0: always the most likely token (default: 0.8)")
       ->check(CLI::Range(0.0, 100.0))

@@ -28,7 +28,7 @@ std::function<Exit()> add_stress(CLI::App& app, const RankEnvironment& environme
   const auto flags = std::make_shared<Flags>();
   StressOptions& options = flags->options;
   add_path(app, "PLAN", options.plan, "plan.json, as `foresail plan --out` writes it")->required();
-  add_path(app, "--data", options.data, "Prefix of the token dataset (default: the job's)");
+  add_path(app, "--data", options.data, "Token dataset: prefix of .bin and .idx, or llm.c shards (default: the job's)");
   add_not_built(app, "--devices", true, "A shrunk plan on fewer devices");
   add_positive(app, "--minutes", options.minutes, "How long (default: 1.5)");
   app.add_option("--hosts", flags->hosts, "An Open MPI hostfile")->type_name("FILE");

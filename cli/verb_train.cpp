@@ -65,9 +65,9 @@ std::function<Exit()> add_train(CLI::App& app, const RankEnvironment& environmen
   const auto flags = std::make_shared<Flags>();
   TrainOptions& options = flags->options;
   add_path(app, "PLAN", options.plan, "plan.json, as `foresail plan --out` writes it")->required();
-  add_path(app, "--data", options.data, "Prefix of the token dataset (default: the job's)");
+  add_path(app, "--data", options.data, "Token dataset: prefix of .bin and .idx, or llm.c shards (default: the job's)");
   add_path(app, "--out", options.out, "Folder of the run")->required();
-  add_path(app, "--init", flags->init, "A checkpoint to take the parameters from");
+  add_path(app, "--init", flags->init, "Take the parameters from here: a step-N folder, or a Hugging Face folder");
   add_count(app, "--steps", flags->steps, "Stop after this step instead of the plan's last");
   app.add_flag("--resume{latest}", flags->resume, "Go on from the last checkpoint; --resume=step-N from that one");
   app.add_option("--hosts", flags->hosts, "An Open MPI hostfile")->type_name("FILE");

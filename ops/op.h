@@ -102,8 +102,8 @@ enum class OpKind : uint8_t {
   // Step bookkeeping and optimizer. n = elements of a flat range.
   fill_zero,     ///< -> x[n] = 0
   squared_norm,  ///< g[n], in any type that accumulates -> accum sum f64[1]; counted only where `count_rule` says so
-  clip_scale,    ///< metrics f64[6] (ops/metrics_record.h) -> metrics: gradient norm; factor min(1, clip_norm / norm),
-                 ///< 0 if the norm is not finite or rows overflowed
+  clip_scale,    ///< metrics f64[6] (ops/metrics_record.h) -> metrics: gradient norm, unscaled; factor
+                 ///< min(1, clip_norm / norm) / loss_scale, 0 if the norm is not finite or rows overflowed
   adamw,         ///< g[n] (likewise), metrics f64[6] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
   count_
 };

@@ -17,6 +17,10 @@ struct StepInputs {
   double weight_decay = 0;
   double clip_norm = 0;             ///< 0: no clipping
   double inverse_valid_tokens = 0;  ///< 1 / tokens that count in the loss of the global batch
+  double loss_scale = 1;            ///< of all gradients before the norm (Micikevicius et al. 2018, section 3.2)
+
+  /// What the gradient of a token's loss is multiplied with.
+  double gradient_weight() const { return inverse_valid_tokens * loss_scale; }
 };
 
 /// Where a kernel runs: this rank's coordinates and the micro-batch it works on.

@@ -37,6 +37,13 @@ struct BatchRampStage {
   int64_t tokens = 0;        ///< trained on in this stage, rounded up to whole steps
 };
 
+/// Dynamic loss scaling, of precision fp16 alone.
+struct LossScaleJob {
+  double initial = 65536;                ///< a power of two
+  double minimum = 1;                    ///< gradients that overflow even here end the run, as any that are not finite
+  int64_t growth_interval_steps = 2000;  ///< without overflow, then the scale doubles
+};
+
 struct Job {
   std::string model;            ///< catalogue name or path, as the user gave it
   int64_t sequence_length = 0;  ///< 0: the model's max_positions
@@ -46,7 +53,8 @@ struct Job {
   int64_t tokens = 0;              ///< to train; 0: not stated
   int64_t steps = 0;               ///< derived from tokens unless stated
   std::string precision = "fp32";  ///< "fp32", "bf16", "fp16" (mixed precision), "fp64" (reference device)
-  bool dropout = true;             ///< apply the model's dropout; false: all probabilities 0
+  LossScaleJob loss_scale;
+  bool dropout = true;  ///< apply the model's dropout; false: all probabilities 0
   OptimizerJob optimizer;
   int64_t seed = 1234;
   std::string data_path;

@@ -105,6 +105,29 @@ Json optimizer_form(const OptimizerJob& o) {
   return form;
 }
 
+/// A power of two, so that scaling rounds nothing.
+double scale_from(const JsonObject& object, const char* key, double fallback) {
+  const double scale = object.get_number(key, fallback, 0x1p-24, 0x1p24);
+  int exponent = 0;
+  if (std::frexp(scale, &exponent) != 0.5) object.fail(key, "is not a power of two", "use 1, 2, 4, ...");
+  return scale;
+}
+
+LossScaleJob loss_scale_from(const JsonObject& object) {
+  object.refuse_unknown_keys({"initial", "minimum", "growth_interval_steps"});
+  LossScaleJob scale;
+  scale.initial = scale_from(object, "initial", scale.initial);
+  scale.minimum = scale_from(object, "minimum", std::min(scale.minimum, scale.initial));
+  if (scale.minimum > scale.initial) object.fail("minimum", "is larger than initial", "give at most initial");
+  scale.growth_interval_steps = object.get_int("growth_interval_steps", scale.growth_interval_steps, 1, kMostSteps);
+  return scale;
+}
+
+Json loss_scale_form(const LossScaleJob& scale) {
+  return {
+      {"initial", scale.initial}, {"minimum", scale.minimum}, {"growth_interval_steps", scale.growth_interval_steps}};
+}
+
 Json ramp_form(const std::vector<BatchRampStage>& ramp) {
   Json form = Json::array();
   for (const BatchRampStage& stage : ramp) {
@@ -130,33 +153,51 @@ std::vector<BatchRampStage> ramp_from(const JsonObject& object) {
 }  // namespace
 
 Json job_form(const Job& job) {
-  return {{"schema", kSchema},
-          {"model", job.model},
-          {"sequence_length", job.sequence_length},
-          {"global_batch", job.global_batch},
-          {"batch_ramp", ramp_form(job.batch_ramp)},
-          {"tokens", job.tokens},
-          {"steps", job.steps},
-          {"precision", job.precision},
-          {"dropout", job.dropout},
-          {"optimizer", optimizer_form(job.optimizer)},
-          {"seed", job.seed},
-          {"data_path", job.data_path},
-          {"dataset_bytes", job.dataset_bytes},
-          {"validation_fraction", job.validation_fraction},
-          {"evaluation_interval_steps", job.evaluation_interval_steps},
-          {"evaluation_batches", job.evaluation_batches},
-          {"checkpoint_interval_steps", job.checkpoint_interval_steps},
-          {"checkpoints_kept", job.checkpoints_kept},
-          {"usd_per_device_hour", job.usd_per_device_hour}};
+  Json form{{"schema", kSchema},
+            {"model", job.model},
+            {"sequence_length", job.sequence_length},
+            {"global_batch", job.global_batch},
+            {"batch_ramp", ramp_form(job.batch_ramp)},
+            {"tokens", job.tokens},
+            {"steps", job.steps},
+            {"precision", job.precision},
+            {"dropout", job.dropout},
+            {"optimizer", optimizer_form(job.optimizer)},
+            {"seed", job.seed},
+            {"data_path", job.data_path},
+            {"dataset_bytes", job.dataset_bytes},
+            {"validation_fraction", job.validation_fraction},
+            {"evaluation_interval_steps", job.evaluation_interval_steps},
+            {"evaluation_batches", job.evaluation_batches},
+            {"checkpoint_interval_steps", job.checkpoint_interval_steps},
+            {"checkpoints_kept", job.checkpoints_kept},
+            {"usd_per_device_hour", job.usd_per_device_hour}};
+  if (job.precision == "fp16") form["loss_scale"] = loss_scale_form(job.loss_scale);
+  return form;
 }
 
 Job job_from(const JsonObject& object) {
   object.require_schema(kSchema);
-  object.refuse_unknown_keys({"schema", "model", "sequence_length", "global_batch", "batch_ramp", "tokens", "steps",
-                              "precision", "dropout", "optimizer", "seed", "data_path", "dataset_bytes",
-                              "validation_fraction", "evaluation_interval_steps", "evaluation_batches",
-                              "checkpoint_interval_steps", "checkpoints_kept", "usd_per_device_hour"});
+  object.refuse_unknown_keys({"schema",
+                              "model",
+                              "sequence_length",
+                              "global_batch",
+                              "batch_ramp",
+                              "tokens",
+                              "steps",
+                              "precision",
+                              "loss_scale",
+                              "dropout",
+                              "optimizer",
+                              "seed",
+                              "data_path",
+                              "dataset_bytes",
+                              "validation_fraction",
+                              "evaluation_interval_steps",
+                              "evaluation_batches",
+                              "checkpoint_interval_steps",
+                              "checkpoints_kept",
+                              "usd_per_device_hour"});
   Job job;
   job.model = object.get_string("model", job.model);
   job.sequence_length = object.get_int("sequence_length", job.sequence_length, 0, kMostSequences);
@@ -170,6 +211,10 @@ Job job_from(const JsonObject& object) {
   job.precision = object.get_string("precision", job.precision);
   if (job.precision != "fp32" && job.precision != "bf16" && job.precision != "fp16" && job.precision != "fp64") {
     object.fail("precision", "'" + job.precision + "' is unknown", "use fp32, bf16, fp16 or fp64");
+  }
+  if (object.has("loss_scale")) {
+    if (job.precision != "fp16") object.fail("loss_scale", "only precision fp16 has it", "leave it out");
+    job.loss_scale = loss_scale_from(object.require_object("loss_scale"));
   }
   job.dropout = object.get_bool("dropout", job.dropout);
   if (object.has("optimizer")) job.optimizer = optimizer_from(object.require_object("optimizer"));

@@ -51,9 +51,11 @@ DrillStep run_step(RunSetup& setup, int64_t step, int64_t total_steps) {
   DrillStep result;
   std::vector<int32_t> sample(static_cast<size_t>(2 * program.sequence_length));
   const auto begin = Clock::now();
-  fill_batch(*session.train, program, session.place, (step - 1) * batch, reader_of(*setup.training), sample);
+  const SampleReader reader = reader_of(*setup.training);
+  fill_batch(*session.train, program, session.place, (step - 1) * batch, reader, sample);
   result.data_seconds = seconds_since(begin);
-  session.train->step_inputs() = step_inputs_at(session.job, step, total_steps, batch * program.sequence_length);
+  session.train->step_inputs() =
+      step_inputs_at(session.job, step, total_steps, counted_targets(program, (step - 1) * batch, reader));
   session.train->step();
   result.seconds = seconds_since(begin);
   result.loss = session.train->metrics().loss;

@@ -10,6 +10,7 @@
 #include "program/compile.h"
 #include "runtime/data/dataset.h"
 #include "workflow/run_notes.h"
+#include "workflow/run_tokenizer.h"
 
 namespace foresail {
 namespace {
@@ -22,7 +23,7 @@ SampleOptions sample_options(const Plan& plan, int64_t vocabulary) {
 }
 
 void open_data(RunSetup& setup, const std::filesystem::path& prefix, int64_t vocabulary) {
-  setup.data = std::make_unique<IndexedDataset>(prefix);
+  setup.data = open_dataset(prefix);
   const SampleOptions options = sample_options(setup.plan, vocabulary);
   setup.training = std::make_unique<SampleSource>(*setup.data, options, DataPart::training);
   if (setup.plan.job.validation_fraction > 0) {
@@ -38,7 +39,12 @@ RunState identity_of(const RunSetup& setup) {
   state.dataset_identity = dataset_identity(*setup.data);
   state.model_name = setup.plan.model_name;
   state.model_config = setup.plan.model_config;
-  if (const auto info = load_dataset_info(*setup.data)) state.notes[kTokenizerNote] = info->tokenizer;
+  const auto info = load_dataset_info(*setup.data);
+  if (info) {
+    note_tokenizer(*info, state.notes);
+  } else if (const std::string tokenizer = setup.data->origin().tokenizer; !tokenizer.empty()) {
+    state.notes[kTokenizerNote] = tokenizer;
+  }
   return state;
 }
 
@@ -107,9 +113,10 @@ void require_predicted_arena(const RunSetup& setup, const std::filesystem::path&
 }
 
 SampleReader reader_of(const SampleSource& source) {
-  return [&source](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
-    source.read(index, tokens, targets);
-  };
+  return {[&source](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
+            source.read(index, tokens, targets);
+          },
+          [&source](int64_t index) { return source.counted_targets(index); }};
 }
 
 double mfu_of(const RunSetup& setup, double step_seconds, int64_t global_batch) {

@@ -16,7 +16,7 @@ namespace foresail {
 struct RunSetup {
   Plan plan;
   std::string plan_text, plan_digest;
-  std::unique_ptr<IndexedDataset> data;
+  std::unique_ptr<TokenDataset> data;
   std::unique_ptr<SampleSource> training, validation;  ///< validation: null if the job holds nothing out
   std::unique_ptr<Session> session;
   RunState identity;                 ///< what checkpoints say about this run

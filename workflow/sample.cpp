@@ -10,9 +10,8 @@
 #include "core/philox.h"
 #include "profiler/host.h"
 #include "runtime/checkpoint/folder.h"
-#include "runtime/data/prepare.h"
 #include "runtime/trainer/generator.h"
-#include "workflow/run_notes.h"
+#include "workflow/run_tokenizer.h"
 
 namespace foresail {
 namespace {
@@ -40,42 +39,37 @@ void check_options(const TextOptions& options) {
   }
 }
 
-void check_tokenizer(const Checkpoint& checkpoint) {
-  const auto& notes = checkpoint.state().notes;
-  const auto tokenizer = notes.find(kTokenizerNote);
-  if (tokenizer == notes.end() || tokenizer->second == "bytes") return;
-  throw_bad_input(checkpoint.path().string(), fmt::format("it was trained on tokens of '{}'", tokenizer->second),
-                  "sample understands the byte tokenizer");
-}
-
 }  // namespace
 
 TextResult sample(const TextOptions& options, const std::function<void(const std::string&)>& emit) {
   check_options(options);
   const Checkpoint checkpoint(resolve_checkpoint(options.checkpoint));
   checkpoint.check_files();
-  check_tokenizer(checkpoint);
+  TextCoder coder(checkpoint, options.tokenizer);
   const auto begin = std::chrono::steady_clock::now();
-  std::vector<int32_t> ids = encode_bytes(options.prompt);
+  std::vector<int32_t> ids = coder.encode(options.prompt);
   // Without a prompt the text begins where a document does.
-  if (ids.empty()) ids.push_back(kByteEndOfDocument);
+  if (ids.empty()) ids.push_back(coder.end_of_document());
   const int64_t context = std::min(kMostContext, static_cast<int64_t>(ids.size()) + options.tokens);
   Generator generator(checkpoint, context, options.threads > 0 ? options.threads : cores_of_host());
-  const auto known = static_cast<size_t>(std::min(generator.model().vocabulary, kByteVocabulary));
+  const auto known = static_cast<size_t>(std::min(generator.model().vocabulary, coder.vocabulary()));
   if (std::any_of(ids.begin(), ids.end(), [&](int32_t id) { return id >= static_cast<int32_t>(known); })) {
-    throw_bad_input("--prompt", "it holds bytes beyond the model's vocabulary", "give another prompt");
+    throw_bad_input("--prompt", "it holds tokens beyond the model's vocabulary", "give another prompt");
   }
   TextResult result{.text = options.prompt, .tokens = 0, .seconds = 0};
+  const auto say = [&](const std::string& piece) {
+    result.text += piece;
+    if (emit && !piece.empty()) emit(piece);
+  };
   for (; result.tokens < options.tokens; ++result.tokens) {
     const auto scores = generator.next_scores(ids).first(known);  // padding ids stand for no text
     const auto bits = random_bits(static_cast<uint64_t>(options.seed), kStream, static_cast<uint64_t>(result.tokens));
     const int32_t id = draw(scores, options.temperature, uniform_from_bits(bits));
-    if (id == kByteEndOfDocument) break;
+    if (id == coder.end_of_document()) break;
     ids.push_back(id);
-    const std::string piece = decode_bytes(std::span(&id, 1));
-    result.text += piece;
-    if (emit) emit(piece);
+    say(coder.next(id));
   }
+  say(coder.finish());
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }

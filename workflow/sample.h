@@ -11,6 +11,7 @@ namespace foresail {
 struct TextOptions {
   std::filesystem::path checkpoint;
   std::string prompt;
+  std::filesystem::path tokenizer;  ///< empty: the one in the run's folder
   int64_t tokens = 200;
   double temperature = 0.8;  ///< 0: always the most likely token
   int64_t seed = 1;

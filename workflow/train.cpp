@@ -11,12 +11,14 @@
 #include "core/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/model_weights.h"
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/io/folder_lock.h"
 #include "runtime/launch/rank.h"
 #include "workflow/judge.h"
 #include "workflow/run_log.h"
 #include "workflow/run_setup.h"
+#include "workflow/run_tokenizer.h"
 #include "workflow/train_events.h"
 
 namespace foresail {
@@ -113,17 +115,42 @@ void prepare_folder(const TrainOptions& options, const RunSetup& setup, FolderLo
   if (!lock.held()) lock = FolderLock(options.out);
   check_run_folder(options);  // another run may have begun since the first check
   write_file_atomically(options.out / "plan.json", setup.plan_text);
+  keep_tokenizer(setup.data->prefix(), options.out);
   log_info("plan {} ({}): arena of {} bytes allocated, as predicted", short_text(setup.plan.strategy),
            setup.plan.model_name, setup.arena_bytes);
 }
 
-/// What a rank would find out, said before any starts. A run that never finished a checkpoint starts at step 0.
+/// What a rank would find out, said before any starts.
+void check_init(const TrainOptions& options, const Plan& plan) {
+  const std::filesystem::path& path = *options.init;
+  if (std::filesystem::exists(path / kManifestName)) {
+    const Checkpoint checkpoint(path);
+    checkpoint.check_files();
+    if (!checkpoint.manifest().sealed)
+      log_warning("{}: it holds no digests: its values cannot be verified", path.string());
+    return;
+  }
+  const ModelWeights weights(path, request_of(plan).model);
+  weights.check_head_copy();
+  for (const std::string& note : weights.notes()) log_warning("{}", note);
+}
+
+/// A run that never finished a checkpoint starts at step 0.
 void check_checkpoints(const TrainOptions& options) {
-  if (options.init) Checkpoint(*options.init).check_files();
   if (!options.resume || (!options.resume_step && !holds_checkpoints(options.out))) return;
   const std::vector<CheckpointEntry> entries = list_checkpoints(options.out);
   const bool some = std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.complete; });
   if (options.resume_step || !some) checkpoint_to_resume(options.out, options.resume_step);
+}
+
+void warn_of_other_tokenizer(const TrainOptions& options, const Plan& plan) {
+  const auto data = data_prefix(options.data, plan);
+  const std::filesystem::path init = options.init.value_or("");
+  for (const auto& model : {std::filesystem::path(plan.job.model), init}) {
+    if (const std::string difference = tokenizer_difference(model, data); !difference.empty()) {
+      return log_warning("{}", difference);
+    }
+  }
 }
 
 }  // namespace
@@ -131,7 +158,10 @@ void check_checkpoints(const TrainOptions& options) {
 RankCount check_train(const TrainOptions& options) {
   check_run_folder(options);
   const RankCount count = check_setup(options.plan, options.data, options.device);
-  steps_of(options, load_plan(options.plan));
+  const Plan plan = load_plan(options.plan);
+  steps_of(options, plan);
+  if (options.init) check_init(options, plan);
+  warn_of_other_tokenizer(options, plan);
   check_checkpoints(options);
   if (options.resume) read_metrics(metrics_path(options.out));
   return count;

@@ -15,7 +15,7 @@ struct TrainOptions {
   std::filesystem::path plan;                 ///< plan.json
   std::filesystem::path data;                 ///< prefix of the .bin/.idx pair; empty: the job's data_path
   std::filesystem::path out;                  ///< the run folder
-  std::optional<std::filesystem::path> init;  ///< checkpoint folder to take the parameters from
+  std::optional<std::filesystem::path> init;  ///< step-N or Hugging Face folder to take the parameters from
   bool resume = false;
   std::optional<int64_t> resume_step;  ///< of --resume=step-N; otherwise the latest complete checkpoint
   std::optional<int64_t> steps;        ///< stop after this optimizer step instead of the plan's last one

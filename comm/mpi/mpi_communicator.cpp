@@ -154,13 +154,11 @@ const Group& MpiCommunicator::member(GroupId group, int64_t count) const {
 }
 
 void MpiCommunicator::all_reduce(void* data, int64_t count, DType dtype, ReduceKind kind, GroupId group) {
-  check_reducible(dtype);
   const Group& found = member(group, count);
   if (found.team) found.team->reducer->all_reduce(static_cast<std::byte*>(data), count, dtype, kind);
 }
 
 void MpiCommunicator::reduce_scatter(const void* input, void* output, int64_t count, DType dtype, GroupId group) {
-  check_reducible(dtype);
   const Group& found = member(group, count);
   if (found.team) {
     found.team->reducer->reduce_scatter(static_cast<const std::byte*>(input), static_cast<std::byte*>(output), count,

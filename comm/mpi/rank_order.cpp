@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/error.h"
+#include "core/float16.h"
 
 namespace foresail {
 namespace {
@@ -41,6 +41,22 @@ void reduce(std::span<const std::byte* const> sources, std::byte* result, int64_
   }
 }
 
+/// 16-bit elements are summed in f32 and rounded once, behind the last rank.
+template <ReduceKind kind>
+void reduce_16_bit(std::span<const std::byte* const> sources, std::byte* result, int64_t count, DType dtype) {
+  alignas(64) float block[kBlock], source_block[kBlock];
+  const int64_t element = size_of(dtype);
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t length = std::min(kBlock, count - begin);
+    widen(sources[0] + begin * element, dtype, block, length);
+    for (const std::byte* source : sources.subspan(1)) {
+      widen(source + begin * element, dtype, source_block, length);
+      accumulate<float, kind>(block, source_block, length);
+    }
+    round_to_16_bit(block, result + begin * element, dtype, length);
+  }
+}
+
 template <typename T>
 void reduce(std::span<const std::byte* const> sources, std::byte* result, int64_t count, ReduceKind kind) {
   if (kind == ReduceKind::sum) {
@@ -52,18 +68,19 @@ void reduce(std::span<const std::byte* const> sources, std::byte* result, int64_
 
 }  // namespace
 
-void check_reducible(DType dtype) {
-  ensure(dtype == DType::f64 || dtype == DType::f32 || dtype == DType::i32,
-         "MPI reductions are over f64, f32 or i32 elements");
-}
-
 void reduce_in_rank_order(std::span<const std::byte* const> sources, std::byte* result, int64_t count, DType dtype,
                           ReduceKind kind) {
-  check_reducible(dtype);
   switch (dtype) {
     case DType::f64: return reduce<double>(sources, result, count, kind);
     case DType::f32: return reduce<float>(sources, result, count, kind);
-    default: return reduce<int32_t>(sources, result, count, kind);
+    case DType::i32: return reduce<int32_t>(sources, result, count, kind);
+    case DType::f16:
+    case DType::bf16: break;
+  }
+  if (kind == ReduceKind::sum) {
+    reduce_16_bit<ReduceKind::sum>(sources, result, count, dtype);
+  } else {
+    reduce_16_bit<ReduceKind::max>(sources, result, count, dtype);
   }
 }
 

@@ -10,11 +10,8 @@
 
 namespace foresail {
 
-/// Throws (a programmer's error) unless the engine reduces this type: f64, f32, i32.
-void check_reducible(DType dtype);
-
 /// result[i] = ((sources[0][i] + sources[1][i]) + sources[2][i]) + ..., or the maximum (NaN if any is NaN). `result`
-/// may be one of the sources.
+/// may be one of the sources. 16-bit elements are added in f32; the sum is rounded once.
 void reduce_in_rank_order(std::span<const std::byte* const> sources, std::byte* result, int64_t count, DType dtype,
                           ReduceKind kind);
 

@@ -4,9 +4,11 @@
 #include <array>
 
 #include "core/error.h"
+#include "core/float16.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/operand_check.h"
+#include "kernels/rounded_storage.h"
 
 namespace foresail {
 namespace {
@@ -50,19 +52,22 @@ class CpuDevice : public Device {
   std::string_view name() const override { return "cpu"; }
 
   std::unique_ptr<Kernel> bind(const OpInstance& op) override {
+    if (has_rounded_storage(op)) return with_rounded_storage(op, bind(widened(op)));
     const CpuOp& row = checked_row(op);
     if (row.bind) return row.bind(op, library_);
     return std::make_unique<FunctionKernel>(row, op, library_.threads());
   }
 
   int64_t workspace_bytes(const OpInstance& op) override {
+    if (has_rounded_storage(op)) return widened_bytes(op) + workspace_bytes(widened(op));
     const CpuOp& row = checked_row(op);
     if (row.bind) return row.bound_workspace ? row.bound_workspace(op, library_) : 0;
     return row.workspace ? row.workspace(op, library_.threads()) : 0;
   }
 
   bool supports(OpKind kind, DType dtype) const override {
-    return dtype == DType::f32 && static_cast<int>(kind) < kOpKindCount && table_[static_cast<size_t>(kind)] != nullptr;
+    return (dtype == DType::f32 || is_16_bit_float(dtype)) && static_cast<int>(kind) < kOpKindCount &&
+           table_[static_cast<size_t>(kind)] != nullptr;
   }
 
  private:

@@ -151,7 +151,7 @@ void finish_gradient(float* dlogits, int64_t valid, const Columns& columns, int6
 void run_backward(const OpInstance& op, const KernelArguments& a) {
   const Columns columns(op, a.context);
   const int64_t rows = rows_of(op.inputs[0]), ranks = ranks_of(op);
-  const double weight = a.context.step->inverse_valid_tokens;
+  const double weight = a.context.step->gradient_weight();
   double* losses = static_cast<double*>(a.workspace);
   parallel_ranges(rows, row_grain(columns.all), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
@@ -181,7 +181,7 @@ void run_loss(const OpInstance& op, const KernelArguments& a) {
 void run_fused(const OpInstance& op, const KernelArguments& a) {
   const Columns columns(op, a.context);
   const int64_t rows = rows_of(op.inputs[0]);
-  const double weight = a.context.step->inverse_valid_tokens;
+  const double weight = a.context.step->gradient_weight();
   double* losses = static_cast<double*>(a.workspace);
   parallel_ranges(rows, row_grain(columns.all), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {

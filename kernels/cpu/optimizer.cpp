@@ -193,12 +193,13 @@ void run_squared_norm(const OpInstance& op, const KernelArguments& a) {
 void run_clip_scale(const OpInstance&, const KernelArguments& a) {
   const double* in = input<double>(a, 0);
   double* out = output<double>(a, 0);
-  const double norm = std::sqrt(in[kSquaredNorm]), bound = a.context.step->clip_norm;
-  double factor = 1;
+  const StepInputs& step = *a.context.step;
+  const double norm = std::sqrt(in[kSquaredNorm]) / step.loss_scale, bound = step.clip_norm;
+  double factor = 1 / step.loss_scale;
   if (!std::isfinite(norm) || in[kOverflow] > 0) {
     factor = 0;
   } else if (bound > 0 && norm > bound) {
-    factor = bound / norm;
+    factor *= bound / norm;
   }
   std::copy_n(in, kSummedMetrics, out);
   out[kNorm] = norm;

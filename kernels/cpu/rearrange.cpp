@@ -130,13 +130,15 @@ void convert(const OpInstance& op, const KernelArguments& a) {
 }
 
 void run_cast(const OpInstance& op, const KernelArguments& a) {
+  if (op.outputs[0].dtype == op.inputs[0].dtype) return run_copy(op, a);  // 16-bit storage was widened already
   if (op.outputs[0].dtype == DType::f64) return convert<float, double>(op, a);
   return convert<double, float>(op, a);
 }
 
 void check_cast(const OpInstance& op) {
   const DType from = op.inputs[0].dtype, to = op.outputs[0].dtype;
-  const bool known = (from == DType::f32 && to == DType::f64) || (from == DType::f64 && to == DType::f32);
+  const bool known = (from == DType::f32 && to == DType::f32) || (from == DType::f32 && to == DType::f64) ||
+                     (from == DType::f64 && to == DType::f32);
   if (!known) {
     refuse_operator(op, "it has no conversion from a tensor in " + std::string(name_of(from)) + " to one in " +
                             std::string(name_of(to)));

@@ -68,7 +68,7 @@ RowStats combine(const double* stats, int64_t ranks, int64_t rows, int64_t row) 
 void gradient_row(const Run& run, const double* logits, int64_t columns, int32_t target, const RowStats& all,
                   double* dlogits) {
   const int64_t valid = target < 0 ? 0 : valid_columns(run, columns);
-  const double weight = run.step().inverse_valid_tokens, log_sum_exp = all.log_sum_exp();
+  const double weight = run.step().gradient_weight(), log_sum_exp = all.log_sum_exp();
   for (int64_t v = 0; v < valid; ++v) dlogits[v] = std::exp(logits[v] - log_sum_exp) * weight;
   std::fill(dlogits + valid, dlogits + columns, 0.0);
   const int64_t column = local_target(run, target, columns);

@@ -36,12 +36,12 @@ void squared_norm(const Run& run) {
 /// Clipping by global norm (Pascanu, Mikolov & Bengio 2013). A norm that is not finite, or rows for experts that found no
 /// room, give factor 0: skip the update.
 void clip_scale(const Run& run) {
-  const double norm = std::sqrt(run.in(0)[kSquaredNorm]), bound = run.step().clip_norm;
-  double factor = 1;
+  const double norm = std::sqrt(run.in(0)[kSquaredNorm]) / run.step().loss_scale, bound = run.step().clip_norm;
+  double factor = 1 / run.step().loss_scale;
   if (!std::isfinite(norm) || run.in(0)[kOverflow] > 0) {
     factor = 0;
   } else if (bound > 0 && norm > bound) {
-    factor = bound / norm;
+    factor *= bound / norm;
   }
   std::copy_n(run.in(0), kSummedMetrics, run.out(0));
   run.out(0)[kNorm] = norm;

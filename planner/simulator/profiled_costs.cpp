@@ -14,6 +14,7 @@
 
 #include "core/error.h"
 #include "ops/op_table.h"
+#include "ops/rounded_storage.h"
 #include "planner/simulator/comm_cost_table.h"
 #include "planner/simulator/cost_model.h"
 #include "planner/simulator/op_cost_table.h"
@@ -108,6 +109,7 @@ class ProfiledCosts final : public CostModel {
   std::optional<Cost> elsewhere(const std::string& key) const;
   std::optional<Cost> by_bandwidth(const OpInstance& op) const;
   std::optional<Cost> by_usual_gradients(const OpInstance& op) const;
+  Cost rounded(const OpInstance& op) const;
   bool measured(const std::string& kind) const;
   Cost measured_comm(const std::string& kind, int64_t group_size, int64_t bytes) const;
   void remember(const std::string& what, const std::string& source) const;
@@ -174,6 +176,7 @@ Cost ProfiledCosts::op_seconds(const OpInstance& op) const {
   const std::string key = signature(op);
   if (const auto cost = ops_.find(key)) return {cost->seconds * sources_.front().dilation, cost->spread};
   if (const auto cost = elsewhere(key)) return *cost;
+  if (has_rounded_storage(op)) return rounded(op);
   if (const auto cost = by_bandwidth(op)) return *cost;
   if (const auto cost = by_usual_gradients(op)) return *cost;
   throw_bad_input(fmt::format("machine '{}': operator '{}'", machine_.name, key), "nothing of its kind was measured",
@@ -220,6 +223,15 @@ std::optional<Cost> ProfiledCosts::by_usual_gradients(const OpInstance& op) cons
   remember(family_of(signature(op)) + fmt::format(" of gradients in {}", name_of(op.inputs[0].dtype)),
            fmt::format("gradients in {}", name_of(usual.inputs[0].dtype)));
   return Cost{cost->seconds * bytes_of(op) / bytes_of(usual), cost->spread + kSpreadOfLikeness};
+}
+
+/// The f32 operator, with the widening and rounding of its 16-bit operands at the speed of a copy.
+Cost ProfiledCosts::rounded(const OpInstance& op) const {
+  Cost cost = op_seconds(widened(op));
+  if (!(nearest().copy_bytes_per_second > 0)) return cost;
+  const double passes = bytes_of_rounding(op) / nearest().copy_bytes_per_second * sources_.front().dilation;
+  remember("16-bit storage", "f32 operators and the copy bandwidth");
+  return {cost.seconds + passes, std::max(cost.spread, kSpreadOfBandwidth)};
 }
 
 bool ProfiledCosts::measured(const std::string& kind) const {

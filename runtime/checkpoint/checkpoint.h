@@ -16,6 +16,7 @@
 #include "runtime/checkpoint/ranks.h"
 #include "runtime/checkpoint/safetensors.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/checkpoint/tensor_source.h"
 
 namespace foresail {
 
@@ -31,11 +32,11 @@ class Checkpoint {
   /// Every data file exists with its size (cheap; contents are verified as they are read). Throws bad_input.
   void check_files() const;
 
-  /// Elements (row, column), (row, column + 1), ... in the tensor's dtype.
-  using RowSink = std::function<void(int64_t row, int64_t column, std::span<const std::byte> elements)>;
   /// Hands every element of `part` to `sink` exactly once, in pieces of rows, staging at most piece_bytes. Throws bad_input
   /// naming file and tensor if a digest differs. Not for concurrent use of one Checkpoint.
   void read(const StoredTensor& tensor, const Rectangle& part, const RowSink& sink) const;
+  /// The same, as what is read from anywhere. The checkpoint must outlive it.
+  TensorSource source(const StoredTensor& tensor) const;
   /// Verifies every piece of one slab; the number of bytes read.
   int64_t verify_slab(const StoredTensor& tensor, const Slab& slab) const;
 
@@ -52,27 +53,23 @@ class Checkpoint {
 };
 
 struct LoadOptions {
-  /// Allow element types to differ: f32 <-> f64 rounded to nearest, and a master copy filled from f32 or f64 parameters
-  /// when the checkpoint has none. Without it any difference is bad_input.
+  /// Allow element types to differ, rounded to nearest; a master copy filled from parameters when the checkpoint has none;
+  /// and wider parameters than the checkpoint's filled from its master copy. Without it any difference is bad_input.
   bool convert = false;
 };
 
 /// Fills the slices (second holders and replicas too) of every segment. Every element is covered exactly once or bad_input
 /// says what is missing (tensor, quantity), has another shape or dtype, or is damaged.
-void load_slices(const Checkpoint& checkpoint, std::span<const SegmentView> segments, const LoadOptions& options);
+Conversion load_slices(const Checkpoint& checkpoint, std::span<const SegmentView> segments, const LoadOptions& options);
 
 /// Collective: load_slices on every rank, then proof: what now lies in all arenas has the digests that the checkpoint
-/// recorded (left out where elements were converted), and replicas are equal. Fails on all ranks together. Returns the
-/// parameters' digest.
+/// recorded (left out where elements were converted, or nothing was recorded), and replicas are equal. Fails on all ranks
+/// together. Returns the parameters' digest.
 std::string restore_checkpoint(const std::filesystem::path& path, std::span<const SegmentView> segments,
                                const LoadOptions& options, const CheckpointRanks& ranks);
 
 /// Digest of every logical tensor of a segment over all ranks, by name. All holders of a rectangle must have the same bits,
 /// and second holders those of the first, or environment_failed names the tensor on all ranks. Collective.
 std::map<std::string, std::string> tensor_digests(const SegmentView& segment, const CheckpointRanks& ranks);
-
-/// Rounds to nearest. Throws bad_input naming `what` for pairs other than f32 and f64 (or equal types).
-void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type,
-                      const std::string& what);
 
 }  // namespace foresail

@@ -2,61 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "runtime/checkpoint/elements.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/io/posix_file.h"
 
 namespace foresail {
 namespace {
 
-template <typename Float>
-void append_as(std::span<const std::byte> bytes, std::vector<double>& out, size_t at) {
-  for (size_t i = 0; i < bytes.size() / sizeof(Float); ++i) {
-    Float value;
-    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
-    out[at + i] = static_cast<double>(value);
-  }
-}
-
-// 16-bit floats by their definition: bf16 is the upper half of an f32; f16 has 5 bits of exponent (bias 15).
-double widen_half(uint16_t bits, DType dtype) {
-  if (dtype == DType::bf16) {
-    const uint32_t wide = uint32_t{bits} << 16;
-    float value;
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
-  }
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  if (exponent == 31) return fraction != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * HUGE_VAL;
-  return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
-}
-
-void widen(std::span<const std::byte> bytes, DType dtype, std::vector<double>& out, size_t at) {
-  switch (dtype) {
-    case DType::f64: return append_as<double>(bytes, out, at);
-    case DType::f32: return append_as<float>(bytes, out, at);
-    case DType::i32: return append_as<int32_t>(bytes, out, at);
-    case DType::bf16:
-    case DType::f16: break;
-  }
-  for (size_t i = 0; i < bytes.size() / 2; ++i) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes.data() + 2 * i, sizeof bits);
-    out[at + i] = widen_half(bits, dtype);
-  }
-}
-
 // A few rows of a tensor as doubles.
 void read_rows(const Checkpoint& checkpoint, const StoredTensor& tensor, const Rectangle& rows,
                std::vector<double>& out) {
   out.resize(static_cast<size_t>(rows.elements()));
   checkpoint.read(tensor, rows, [&](int64_t row, int64_t column, std::span<const std::byte> elements) {
-    widen(elements, tensor.dtype, out, static_cast<size_t>((row - rows.row_begin) * rows.columns() + column));
+    const auto at = static_cast<size_t>((row - rows.row_begin) * rows.columns() + column);
+    widen_elements(elements, tensor.dtype,
+                   std::span(out).subspan(at, elements.size() / static_cast<size_t>(size_of(tensor.dtype))));
   });
 }
 
@@ -76,7 +39,7 @@ void compare_tensors(const Checkpoint& first, const StoredTensor& in_first, cons
                      const StoredTensor& in_second, TensorDifference& difference) {
   difference.shapes_differ = in_first.shape != in_second.shape;
   if (difference.shapes_differ) return;
-  difference.identical = in_first.dtype == in_second.dtype && in_first.digest == in_second.digest;
+  const bool digested = in_first.digest != kNoDigestText && in_second.digest != kNoDigestText;
   constexpr int64_t kElementsAtOnce = int64_t{1} << 19;
   const int64_t step = std::max<int64_t>(1, kElementsAtOnce / in_first.columns());
   std::vector<double> a, b;
@@ -86,6 +49,8 @@ void compare_tensors(const Checkpoint& first, const StoredTensor& in_first, cons
     read_rows(second, in_second, rows, b);
     compare_values(a, b, difference);
   }
+  const bool same = digested ? in_first.digest == in_second.digest : difference.maximum_absolute == 0;
+  difference.identical = in_first.dtype == in_second.dtype && same;
 }
 
 // Verifies slab by slab, so that one damaged piece does not hide the others.
@@ -106,7 +71,8 @@ void verify_tensors(const Checkpoint& checkpoint, CheckpointVerdict& verdict) {
   }
 }
 
-// A run's folder in place of one of its checkpoints is a slip of the user, not damage.
+}  // namespace
+
 void require_checkpoint(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) {
     throw_bad_input(path.string(), "is no folder", "name a step-N folder of a run");
@@ -123,8 +89,6 @@ void require_checkpoint(const std::filesystem::path& path) {
                   "name a step-N folder, such as run/checkpoints/step-100");
 }
 
-}  // namespace
-
 CheckpointVerdict verify_checkpoint(const std::filesystem::path& path) {
   require_checkpoint(path);
   CheckpointVerdict verdict;
@@ -132,6 +96,11 @@ CheckpointVerdict verify_checkpoint(const std::filesystem::path& path) {
   try {
     const Checkpoint checkpoint(path);
     verdict.step = checkpoint.state().step;
+    verdict.sealed = checkpoint.manifest().sealed;
+    if (!verdict.sealed) {
+      throw_bad_input(path.string(), "it was written by hand and holds no digests: nothing can be verified",
+                      "foresail checkpoint import makes a checkpoint with digests of it");
+    }
     verify_tensors(checkpoint, verdict);
     checkpoint.check_files();
   } catch (const Error& error) {
@@ -146,7 +115,7 @@ std::vector<CheckpointVerdict> scrub_checkpoints(const std::filesystem::path& fo
   std::vector<CheckpointVerdict> verdicts;
   for (const CheckpointEntry& entry : list_checkpoints(folder)) {
     verdicts.push_back(verify_checkpoint(entry.path));
-    if (verdicts.back().passed()) continue;
+    if (verdicts.back().passed() || !verdicts.back().sealed) continue;
     std::filesystem::path aside = entry.path.string() + ".damaged";
     for (int copy = 2; std::filesystem::exists(aside); ++copy)
       aside = entry.path.string() + ".damaged-" + std::to_string(copy);
@@ -183,16 +152,6 @@ CheckpointDifference diff_checkpoints(const std::filesystem::path& first_path,
     result.maximum_relative = std::max(result.maximum_relative, difference.maximum_relative);
   }
   return result;
-}
-
-void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path&) {
-  throw_bad_input(checkpoint.string(), "export of checkpoints is not built yet",
-                  "read its safetensors files with their own library");
-}
-
-void import_checkpoint(const std::filesystem::path& folder, const std::filesystem::path&) {
-  throw_bad_input(folder.string(), "import of weights is not built yet",
-                  "start from a checkpoint of foresail with --init");
 }
 
 }  // namespace foresail

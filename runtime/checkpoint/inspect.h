@@ -10,9 +10,14 @@
 
 namespace foresail {
 
+/// A run's folder in place of one of its checkpoints is a slip of the user, not damage: bad_input that says so, as for a
+/// path that is no folder.
+void require_checkpoint(const std::filesystem::path& path);
+
 struct CheckpointVerdict {
   std::string path;
   int64_t step = -1;                  ///< -1: no readable manifest
+  bool sealed = true;                 ///< false: it holds no digests, so nothing can be verified
   int64_t tensors = 0, bytes = 0;     ///< verified
   std::vector<std::string> problems;  ///< one line each, naming file and tensor; empty: sound
   bool passed() const { return problems.empty(); }
@@ -23,7 +28,7 @@ struct CheckpointVerdict {
 CheckpointVerdict verify_checkpoint(const std::filesystem::path& path);
 
 /// Verifies every step-N of a run (or checkpoints) folder; renames damaged ones to step-N.damaged, so that no resume takes
-/// them.
+/// them. One without digests stays.
 std::vector<CheckpointVerdict> scrub_checkpoints(const std::filesystem::path& folder);
 
 struct TensorDifference {
@@ -45,9 +50,5 @@ CheckpointDifference diff_checkpoints(const std::filesystem::path& first, const 
 
 std::string checkpoint_verdicts_to_json(const std::vector<CheckpointVerdict>& verdicts);
 std::string checkpoint_difference_to_json(const CheckpointDifference& difference);
-
-/// Weights for or from other systems: both throw bad_input, saying that they are not built yet.
-[[noreturn]] void export_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& out);
-[[noreturn]] void import_checkpoint(const std::filesystem::path& folder, const std::filesystem::path& out);
 
 }  // namespace foresail

@@ -3,6 +3,7 @@
 #include "core/json.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/inspect.h"
+#include "runtime/checkpoint/transfer.h"
 
 namespace foresail {
 namespace {
@@ -54,6 +55,16 @@ std::string checkpoint_difference_to_json(const CheckpointDifference& difference
                         {"maximum_absolute", number(difference.maximum_absolute)},
                         {"maximum_relative", number(difference.maximum_relative)},
                         {"tensors", tensors}});
+}
+
+std::string transfer_result_to_json(const TransferResult& result) {
+  return json_text(Json{{"path", result.path},
+                        {"tensors", result.tensors},
+                        {"parameters", result.parameters},
+                        {"bytes", result.bytes},
+                        {"files", result.files},
+                        {"rounded", result.conversion.rounded},
+                        {"notes", result.notes}});
 }
 
 }  // namespace foresail

@@ -1,5 +1,4 @@
 #include <array>
-#include <cstring>
 #include <sstream>
 
 #include "core/error.h"
@@ -8,60 +7,37 @@
 namespace foresail {
 namespace {
 
-template <typename From, typename To>
-void convert_as(std::span<const std::byte> from, std::byte* to) {
-  const size_t count = from.size() / sizeof(From);
-  for (size_t i = 0; i < count; ++i) {
-    From value;
-    std::memcpy(&value, from.data() + i * sizeof value, sizeof value);
-    const To converted = static_cast<To>(value);
-    std::memcpy(to + i * sizeof converted, &converted, sizeof converted);
-  }
-}
+bool is_wider(DType left, DType right) { return size_of(left) > size_of(right); }
 
-bool convertible(DType from, DType to) {
-  const auto wide = [](DType type) { return type == DType::f32 || type == DType::f64; };
-  return from == to || (wide(from) && wide(to));
-}
-
-// The stored quantity that fills a segment. A run that adds a master copy to parameters kept in full precision may take
-// the parameters; moments have no substitute.
-const StoredTensor& source_of(const Checkpoint& checkpoint, const std::string& tensor, Quantity quantity,
-                              const LoadOptions& options) {
+// The stored quantity that fills a segment. The optimizer's own copy is better than one that was rounded from it; a run
+// that adds a master copy may take the parameters; moments have no substitute.
+const StoredTensor& stored_for(const Checkpoint& checkpoint, const std::string& tensor, const SegmentView& segment,
+                               const LoadOptions& options) {
   const Manifest& manifest = checkpoint.manifest();
-  if (const StoredTensor* const stored = manifest.find(tensor, quantity)) return *stored;
-  if (quantity == Quantity::master && options.convert) {
-    const StoredTensor* const parameter = manifest.find(tensor, Quantity::parameter);
-    if (parameter != nullptr && convertible(parameter->dtype, DType::f32)) return *parameter;
+  const StoredTensor* const stored = manifest.find(tensor, segment.quantity);
+  const StoredTensor* const master = manifest.find(tensor, Quantity::master);
+  const StoredTensor* const parameter = manifest.find(tensor, Quantity::parameter);
+  if (stored != nullptr && segment.quantity == Quantity::parameter && options.convert && master != nullptr &&
+      is_wider(master->dtype, stored->dtype) && is_wider(segment.dtype, stored->dtype)) {
+    return *master;
   }
+  if (stored != nullptr) return *stored;
+  if (segment.quantity == Quantity::master && options.convert && parameter != nullptr) return *parameter;
   throw_bad_input(checkpoint.path().string(),
-                  "has no " + std::string(name_of(quantity)) + " of tensor '" + tensor + "'",
+                  "has no " + std::string(name_of(segment.quantity)) + " of tensor '" + tensor + "'",
                   "use a checkpoint of the same model and optimizer");
 }
 
-void load_slice(const Checkpoint& checkpoint, const ParameterSlice& slice, const SegmentView& segment,
-                const LoadOptions& options) {
-  std::byte* const base = begin_of(segment, slice);
-  const StoredTensor& stored = source_of(checkpoint, slice.tensor, segment.quantity, options);
-  const std::string what = checkpoint.path().string() + ": tensor '" + stored.full_name() + "'";
-  if (stored.shape != slice.shape)
-    throw_bad_input(what, "has another shape than the model", "use a checkpoint of this model");
-  if (stored.dtype != segment.dtype && !options.convert) {
+Conversion load_slice(const Checkpoint& checkpoint, const ParameterSlice& slice, const SegmentView& segment,
+                      const LoadOptions& options) {
+  const TensorSource source = checkpoint.source(stored_for(checkpoint, slice.tensor, segment, options));
+  if (source.shape == slice.shape && source.dtype != segment.dtype && !options.convert) {
     throw_bad_input(
-        what, "is " + std::string(name_of(stored.dtype)) + ", the plan uses " + std::string(name_of(segment.dtype)),
+        source.what,
+        "is " + std::string(name_of(source.dtype)) + ", the plan uses " + std::string(name_of(segment.dtype)),
         "ask for conversion explicitly, or use a plan of the same precision");
   }
-  const Rectangle part = rectangle_of(slice);
-  const int64_t element_bytes = size_of(segment.dtype);
-  int64_t filled = 0;
-  checkpoint.read(stored, part, [&](int64_t row, int64_t column, std::span<const std::byte> elements) {
-    const int64_t element = (row - part.row_begin) * slice.row_stride + column - part.column_begin;
-    std::byte* const to = base + element * element_bytes;
-    convert_elements(elements, stored.dtype, to, segment.dtype, what);
-    filled += std::ssize(elements) / size_of(stored.dtype);
-  });
-  if (filled != part.elements())
-    throw_bad_input(what, "does not cover what the plan needs", "use a checkpoint of this model");
+  return fill_slice(source, slice, begin_of(segment, slice), segment.dtype);
 }
 
 constexpr const char* kMemoryMend = "check the memory of the hosts, then resume again";
@@ -121,6 +97,7 @@ void prove(const Checkpoint& checkpoint, const std::map<std::string, std::string
   for (const auto& [tensor, digest] : digests) {
     const StoredTensor* const stored = checkpoint.manifest().find(tensor, segment.quantity);
     if (stored == nullptr || stored->dtype != segment.dtype || stored->digest == digest) continue;
+    if (stored->digest == kNoDigestText) continue;
     throw_environment(checkpoint.path().string(),
                       "tensor '" + stored->full_name() + "' differs in memory from what was saved", kMemoryMend);
   }
@@ -128,28 +105,16 @@ void prove(const Checkpoint& checkpoint, const std::map<std::string, std::string
 
 }  // namespace
 
-void convert_elements(std::span<const std::byte> from, DType from_type, std::byte* to, DType to_type,
-                      const std::string& what) {
-  if (from_type == to_type) {
-    std::memcpy(to, from.data(), from.size());
-  } else if (from_type == DType::f64 && to_type == DType::f32) {
-    convert_as<double, float>(from, to);
-  } else if (from_type == DType::f32 && to_type == DType::f64) {
-    convert_as<float, double>(from, to);
-  } else {
-    throw_bad_input(
-        what, "cannot be converted from " + std::string(name_of(from_type)) + " to " + std::string(name_of(to_type)),
-        "use a plan of the same precision");
-  }
-}
-
-void load_slices(const Checkpoint& checkpoint, std::span<const SegmentView> segments, const LoadOptions& options) {
+Conversion load_slices(const Checkpoint& checkpoint, std::span<const SegmentView> segments,
+                       const LoadOptions& options) {
   checkpoint.check_files();
+  Conversion result;
   for (const SegmentView& segment : segments) {
     for (const ParameterSlice& slice : segment.slices) {
-      if (slice.elements() > 0) load_slice(checkpoint, slice, segment, options);
+      if (slice.elements() > 0) result += load_slice(checkpoint, slice, segment, options);
     }
   }
+  return result;
 }
 
 std::map<std::string, std::string> tensor_digests(const SegmentView& segment, const CheckpointRanks& ranks) {

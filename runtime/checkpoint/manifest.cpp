@@ -21,14 +21,6 @@ std::string text_of(const Rectangle& part) {
          std::to_string(part.column_begin) + ":" + std::to_string(part.column_end) + "]";
 }
 
-bool is_plain_file_name(const std::string& name) {
-  const auto plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
-           c == '.';
-  };
-  return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), plain);
-}
-
 void check_shape(const StoredTensor& tensor, const std::string& source) {
   int64_t bytes = size_of(tensor.dtype);
   if (tensor.shape.empty() || tensor.shape.size() > 2)
@@ -52,6 +44,7 @@ void check_slab(const Manifest& manifest, const StoredTensor& tensor, const Slab
   if (slab.offset < 0 || bytes > file_bytes || slab.offset > file_bytes - bytes) {
     fail(source, tensor.full_name(), "has a slab beyond the end of its file");
   }
+  if (!manifest.sealed && slab.pieces.empty()) return;
   if (std::ssize(slab.pieces) != (bytes + manifest.piece_bytes - 1) / manifest.piece_bytes) {
     fail(source, tensor.full_name(), "has a slab with the wrong number of digests");
   }
@@ -84,6 +77,14 @@ auto order_of(const StoredTensor& tensor) { return std::tie(tensor.tensor, tenso
 
 }  // namespace
 
+bool is_plain_file_name(const std::string& name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  };
+  return !name.empty() && name.front() != '.' && std::all_of(name.begin(), name.end(), plain);
+}
+
 std::string_view name_of(Quantity quantity) {
   constexpr std::array<std::string_view, 4> kNames = {"parameter", "master", "moment1", "moment2"};
   return kNames.at(static_cast<size_t>(quantity));
@@ -114,12 +115,15 @@ void check_manifest(const Manifest& manifest, const std::string& source) {
     if (!is_plain_file_name(file.name) || !names.insert(file.name).second) {
       throw_bad_input(source, "file name '" + file.name + "' is not plain or occurs twice", kMend);
     }
+    if (manifest.sealed && file.header_digest == kNoDigestText)
+      throw_bad_input(source, "file '" + file.name + "' has no digest", kMend);
   }
   if (manifest.tensors.empty()) throw_bad_input(source, "holds no tensors", kMend);
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const StoredTensor& tensor = manifest.tensors[i];
     if (i > 0 && !(order_of(manifest.tensors[i - 1]) < order_of(tensor)))
       fail(source, tensor.full_name(), "occurs twice");
+    if (manifest.sealed && tensor.digest == kNoDigestText) fail(source, tensor.full_name(), "has no digest");
     check_shape(tensor, source);
     for (const Slab& slab : tensor.slabs) check_slab(manifest, tensor, slab, source);
     check_cover(tensor, source);

@@ -25,7 +25,7 @@ struct Slab {
   int32_t file = 0;                 ///< index into Manifest::files
   std::string name;                 ///< of the tensor in that safetensors file
   int64_t offset = 0;               ///< of the first byte in that file
-  std::vector<std::string> pieces;  ///< digests of every piece_bytes (the last may be shorter)
+  std::vector<std::string> pieces;  ///< digests of every piece_bytes (the last may be shorter); empty: not sealed
 };
 
 /// One quantity of one logical tensor; its slabs cover it exactly once.
@@ -68,8 +68,12 @@ struct RunState {
 
 inline constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
+/// In place of any digest where nothing was digested: a checkpoint that was written by hand.
+inline constexpr const char* kNoDigestText = "none";
+
 struct Manifest {
   RunState state;
+  bool sealed = true;  ///< it holds its own digest; only one that does not may lack others
   int64_t piece_bytes = kPieceBytes;
   std::string parameters_digest;  ///< of all tensors' parameter digests, in order of name
   std::vector<StoredFile> files;
@@ -81,6 +85,9 @@ struct Manifest {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
+/// Letters, digits, '-', '_' and '.', not beginning with a dot: a file beside the one that names it.
+bool is_plain_file_name(const std::string& name);
+
 /// Throws bad_input naming `source` and the tensor: unknown file, rectangle outside its tensor, wrong number of pieces,
 /// element covered twice or not at all, a name twice.
 void check_manifest(const Manifest& manifest, const std::string& source);
@@ -89,7 +96,8 @@ void check_manifest(const Manifest& manifest, const std::string& source);
 std::string manifest_to_json(const Manifest& manifest);
 /// The manifest's text with the digest it should hold. manifest_to_json ends with it; tests mend altered texts with it.
 std::string seal_manifest(std::string text);
-/// Parses, compares the digest and checks. Throws bad_input.
+/// Parses, compares the digest and checks. "none" in the place of the manifest's own digest says that nothing was digested:
+/// then slabs need no pieces. Throws bad_input.
 Manifest manifest_from_json(const std::string& text, const std::string& source);
 
 /// What one rank wrote; gathered on rank 0 to make the manifest.

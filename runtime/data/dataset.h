@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/data/indexed_dataset.h"
+#include "runtime/data/token_dataset.h"
 
 namespace foresail {
 
@@ -28,37 +29,54 @@ class LengthHistogram {
   int64_t documents_[64] = {}, tokens_[64] = {};
 };
 
+/// PREFIX.mask (loss_mask.h).
+struct MaskInfo {
+  int64_t counted_tokens = 0;  ///< in the loss
+  int64_t bytes = 0;
+  std::string digest;
+  bool operator==(const MaskInfo&) const = default;
+};
+
 /// PREFIX.dataset.json.
 struct DatasetInfo {
-  std::string tokenizer = "bytes";
-  int64_t vocabulary = 0;        ///< ids are below it
-  int64_t end_of_document = -1;  ///< id that ends every document; -1: none
-  int64_t maximum_id = 0;        ///< largest id that occurs
-  std::string token_type;        ///< "u16" or "i32"
+  std::string tokenizer = "bytes";               ///< or "byte-level-bpe": PREFIX.tokenizer.json is a copy of it
+  std::string tokenizer_name, tokenizer_digest;  ///< file name and digest of that tokenizer.json; empty for bytes
+  int64_t vocabulary = 0;                        ///< ids are below it
+  int64_t end_of_document = -1;                  ///< id that ends every document; -1: none
+  int64_t maximum_id = 0;                        ///< largest id that occurs
+  std::string token_type;                        ///< "u16" or "i32"
   int64_t tokens = 0, documents = 0;
   int64_t bin_bytes = 0, idx_bytes = 0;
   std::string bin_digest, idx_digest;
   std::vector<LengthBin> document_lengths;
+  std::optional<MaskInfo> mask;  ///< nothing: every token counts
   bool operator==(const DatasetInfo&) const = default;
 };
 
 std::filesystem::path dataset_info_path(const std::filesystem::path& prefix);
+/// The copy of the tokenizer.json that a dataset was made with.
+std::filesystem::path tokenizer_path(const std::filesystem::path& prefix);
 std::string dataset_info_to_json(const DatasetInfo& info);
 /// Throws bad_input naming the field.
 DatasetInfo dataset_info_from_json(const std::string& text, const std::string& source);
 /// Nothing if PREFIX.dataset.json does not exist (a dataset of another writer). Throws bad_input if it does not describe
-/// these files (sizes, counts, type).
-std::optional<DatasetInfo> load_dataset_info(const IndexedDataset& data);
+/// these files (sizes, counts, type, whether there is a mask).
+std::optional<DatasetInfo> load_dataset_info(const TokenDataset& data);
 
 struct DatasetSummary {
   std::string prefix, token_type;
-  int64_t tokens = 0, documents = 0, sequences = 0, bin_bytes = 0;
-  std::vector<LengthBin> document_lengths;
+  TokenOrigin origin;
+  DatasetCounts counts;
+  int64_t tokens = 0, bin_bytes = 0;
+  int64_t counted_tokens = 0;                   ///< in the loss
+  std::optional<int64_t> own_validation_begin;  ///< the files say where validation begins
+  std::optional<std::vector<LengthBin>> document_lengths;
   std::optional<DatasetInfo> info;
 };
 
-/// Throws bad_input if the files are missing or their index is wrong.
-DatasetSummary inspect_dataset(const std::filesystem::path& prefix);
+/// Lengths of documents come from PREFIX.dataset.json; without one they are computed if `lengths` asks for it (for token
+/// shards that reads everything). Throws bad_input if the files are missing or not sound.
+DatasetSummary inspect_dataset(const std::filesystem::path& path, bool lengths = false);
 std::string dataset_summary_to_json(const DatasetSummary& summary);
 
 struct DatasetVerdict {
@@ -68,17 +86,18 @@ struct DatasetVerdict {
   bool passed() const { return problems.empty(); }
 };
 
-/// Reads everything: index, both digests and counts against PREFIX.dataset.json, every id below its vocabulary. Damage is
-/// a problem in the verdict; a missing file throws bad_input.
-DatasetVerdict verify_dataset(const std::filesystem::path& prefix);
+/// Reads everything: index or shard headers, digests, counts, lengths and mask against PREFIX.dataset.json, every id below
+/// the vocabulary where that is known. Damage is a problem in the verdict; a missing file throws bad_input.
+DatasetVerdict verify_dataset(const std::filesystem::path& path);
 std::string dataset_verdict_to_json(const DatasetVerdict& verdict);
 
-/// Refuses a dataset whose ids reach beyond the model's vocabulary: by dataset.json's largest id, or by reading all tokens
-/// if there is none. Throws bad_input.
-void check_vocabulary(const IndexedDataset& data, int64_t model_vocabulary);
+/// Refuses a dataset whose ids reach beyond the model's vocabulary: by dataset.json's largest id, by the vocabulary that
+/// the format implies, or else by reading tokens: all up to 2^26, beyond that as many spread evenly (the rest is checked
+/// as it is read). Throws bad_input.
+void check_vocabulary(const TokenDataset& data, int64_t model_vocabulary);
 
-/// Tells datasets apart in bounded time: digest of the whole index, the size of PREFIX.bin and up to 1024 pieces of 4 KiB
-/// spread evenly over it (all of it up to 4 MiB). Complete digests are the matter of verify_dataset.
-std::string dataset_identity(const IndexedDataset& data);
+/// Tells datasets apart in bounded time: digest of the whole index, the size of every other file and up to 1024 pieces of
+/// 4 KiB spread evenly over them (all of a single one up to 4 MiB). Complete digests are the matter of verify_dataset.
+std::string dataset_identity(const TokenDataset& data);
 
 }  // namespace foresail

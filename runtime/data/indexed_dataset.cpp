@@ -1,38 +1,15 @@
 #include "runtime/data/indexed_dataset.h"
 
-#include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
-#include <limits>
 
 #include "core/error.h"
 
 namespace foresail {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the format is little-endian and read as it lies in memory");
-
 constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 constexpr int64_t kHeaderBytes = 34;
 constexpr const char* kMend = "the dataset is damaged or incomplete: prepare or copy it again";
-
-struct TypeRow {
-  TokenType type;
-  int64_t bytes;
-  std::string_view name;
-};
-
-constexpr std::array kTypes = {
-    TypeRow{TokenType::u8, 1, "u8"},   TypeRow{TokenType::i8, 1, "i8"},   TypeRow{TokenType::i16, 2, "i16"},
-    TypeRow{TokenType::i32, 4, "i32"}, TypeRow{TokenType::i64, 8, "i64"}, TypeRow{TokenType::u16, 2, "u16"},
-};
-
-const TypeRow* row_of(uint8_t code) {
-  const auto found = std::find_if(kTypes.begin(), kTypes.end(),
-                                  [&](const TypeRow& row) { return static_cast<uint8_t>(row.type) == code; });
-  return found == kTypes.end() ? nullptr : &*found;
-}
 
 // The arrays of the index are in general not aligned.
 template <typename T>
@@ -42,67 +19,22 @@ T load(const std::byte* at) {
   return value;
 }
 
-// Widens tokens of type T; returns the position of the first one that is no id, or -1.
-template <typename T>
-int64_t widen(const std::byte* from, std::span<int32_t> out) {
-  int64_t bad = -1;
-  for (int64_t i = 0; i < std::ssize(out); ++i) {
-    const T value = load<T>(from + i * static_cast<int64_t>(sizeof(T)));
-    if constexpr (std::numeric_limits<T>::is_signed) {
-      if (value < 0 && bad < 0) bad = i;
-    }
-    if constexpr (sizeof(T) > sizeof(int32_t)) {
-      if (value > std::numeric_limits<int32_t>::max() && bad < 0) bad = i;
-    }
-    // NOLINTNEXTLINE(bugprone-signed-char-misuse): the token type i8 holds numbers, not characters
-    out[static_cast<size_t>(i)] = static_cast<int32_t>(value);
-  }
-  return bad;
-}
-
-int64_t widen(TokenType type, const std::byte* from, std::span<int32_t> out) {
-  switch (type) {
-    case TokenType::u8: return widen<uint8_t>(from, out);
-    case TokenType::i8: return widen<int8_t>(from, out);
-    case TokenType::i16: return widen<int16_t>(from, out);
-    case TokenType::i32: return widen<int32_t>(from, out);
-    case TokenType::i64: return widen<int64_t>(from, out);
-    case TokenType::u16: return widen<uint16_t>(from, out);
-  }
-  return 0;
-}
-
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& cause) {
   throw_bad_input(path.string(), cause, kMend);
 }
 
 }  // namespace
 
-int64_t size_of(TokenType type) {
-  const TypeRow* const row = row_of(static_cast<uint8_t>(type));
-  ensure(row != nullptr, "every TokenType is in the table");
-  return row->bytes;
-}
-
-std::string_view name_of(TokenType type) {
-  const TypeRow* const row = row_of(static_cast<uint8_t>(type));
-  ensure(row != nullptr, "every TokenType is in the table");
-  return row->name;
-}
-
-TokenType token_type_for(int64_t vocabulary) {
-  constexpr int64_t kFirstVocabularyTooLargeForU16 = 65500;
-  return vocabulary < kFirstVocabularyTooLargeForU16 ? TokenType::u16 : TokenType::i32;
-}
-
 std::filesystem::path bin_path(const std::filesystem::path& prefix) { return prefix.string() + ".bin"; }
 std::filesystem::path idx_path(const std::filesystem::path& prefix) { return prefix.string() + ".idx"; }
 
 IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
-    : prefix_(prefix), bin_(bin_path(prefix)), idx_(idx_path(prefix)) {
+    : TokenDataset(prefix), bin_(bin_path(prefix)), idx_(idx_path(prefix)) {
   read_header();
   check_sequences();
   check_documents();
+  std::error_code error;
+  if (std::filesystem::exists(mask_path(prefix), error)) mask_.emplace(mask_path(prefix), tokens_);
 }
 
 void IndexedDataset::read_header() {
@@ -113,9 +45,9 @@ void IndexedDataset::read_header() {
   const uint64_t version = load<uint64_t>(index.data() + 9);
   if (version != 1) fail(idx_.path(), "has version " + std::to_string(version) + ", expected 1");
   const uint8_t code = load<uint8_t>(index.data() + 17);
-  const TypeRow* const row = row_of(code);
-  if (row == nullptr) fail(idx_.path(), "has token type code " + std::to_string(code) + ", which is no integer type");
-  type_ = row->type;
+  const std::optional<TokenType> type = token_type_of_index_code(code);
+  if (!type) fail(idx_.path(), "has token type code " + std::to_string(code) + ", which is no integer type");
+  type_ = *type;
   const uint64_t sequences = load<uint64_t>(index.data() + 18);
   const uint64_t boundaries = load<uint64_t>(index.data() + 26);
   // The bounds keep the products below from overflowing.
@@ -187,8 +119,41 @@ int64_t IndexedDataset::document_begin(int64_t document) const {
 
 void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
   ensure(first >= 0 && first <= tokens_ && std::ssize(out) <= tokens_ - first, "tokens are read inside the dataset");
-  const int64_t bad = widen(type_, bin_.bytes().data() + first * size_of(type_), out);
+  const int64_t bad = widen_tokens(type_, bin_.bytes().data() + first * size_of(type_), out);
   if (bad >= 0) fail(bin_.path(), "token " + std::to_string(first + bad) + " is no id (negative or above 2^31 - 1)");
+}
+
+int64_t IndexedDataset::first_document_from(int64_t token) const {
+  int64_t low = 0, high = documents_;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (document_begin(middle) < token) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+int64_t IndexedDataset::next_document(int64_t token) const { return document_begin(first_document_from(token)); }
+
+int64_t IndexedDataset::previous_document(int64_t token) const {
+  ensure(token > 0, "no document begins before the first token");
+  const int64_t document = first_document_from(token);
+  return document == 0 ? 0 : document_begin(document - 1);
+}
+
+void IndexedDataset::each_document(const std::function<void(int64_t)>& visit) const {
+  for (int64_t begin = 0, d = 1; d <= documents_; ++d) {
+    const int64_t end = document_begin(d);
+    visit(end - begin);
+    begin = end;
+  }
+}
+
+std::string IndexedDataset::place_of(int64_t token) const {
+  return bin_.path().string() + ": token " + std::to_string(token);
 }
 
 }  // namespace foresail

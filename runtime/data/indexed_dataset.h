@@ -6,58 +6,53 @@
 #include <filesystem>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/digest.h"
+#include "runtime/data/token_dataset.h"
 #include "runtime/io/posix_file.h"
 
 namespace foresail {
-
-/// Codes of the format. Floating-point files exist (codes 6 and 7); they hold no tokens and are refused.
-enum class TokenType : uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
-
-/// Bytes of one token.
-int64_t size_of(TokenType type);
-std::string_view name_of(TokenType type);
-/// What the format's own writer takes: u16 below 65500 ids, i32 otherwise.
-TokenType token_type_for(int64_t vocabulary);
 
 std::filesystem::path bin_path(const std::filesystem::path& prefix);
 std::filesystem::path idx_path(const std::filesystem::path& prefix);
 
 /// Both files mapped and the index checked completely: magic, version, type, sizes, lengths, offsets as running sums that
 /// end with PREFIX.bin, document boundaries ascending from 0 to the number of sequences. Anything else is bad_input
-/// naming file and place. Tokens are addressed by their position in PREFIX.bin: documents follow each other.
-/// The files must not be truncated while they are mapped. Safe to read from several threads.
-class IndexedDataset {
+/// naming file and place. A PREFIX.mask beside them (loss_mask.h) must fit.
+class IndexedDataset final : public TokenDataset {
  public:
   explicit IndexedDataset(const std::filesystem::path& prefix);
 
-  const std::filesystem::path& prefix() const { return prefix_; }
-  TokenType type() const { return type_; }
   int64_t sequences() const { return sequences_; }
   int64_t documents() const { return documents_; }
-  int64_t tokens() const { return tokens_; }
   /// Position of the first token of a document; documents() gives tokens(). The document's end is the next one's begin.
   int64_t document_begin(int64_t document) const;
-  /// Tokens [first, first + out.size()). Throws bad_input on an id that is negative or does not fit i32.
-  void read(int64_t first, std::span<int32_t> out) const;
   std::span<const std::byte> bin_bytes() const { return bin_.bytes(); }
   std::span<const std::byte> idx_bytes() const { return idx_.bytes(); }
+
+  TokenOrigin origin() const override { return {"Megatron IndexedDataset", "", 0, -1}; }
+  DatasetCounts counts() const override { return {documents_, sequences_, 1}; }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  int64_t next_document(int64_t token) const override;
+  int64_t previous_document(int64_t token) const override;
+  void each_document(const std::function<void(int64_t)>& visit) const override;
+  std::string place_of(int64_t token) const override;
+  std::vector<std::span<const std::byte>> token_files() const override { return {bin_.bytes()}; }
+  std::span<const std::byte> index() const override { return idx_.bytes(); }
 
  private:
   int64_t length_at(int64_t sequence) const;
   int64_t offset_at(int64_t sequence) const;
   int64_t document_at(int64_t index) const;
+  /// The first document that begins at `token` or after it; documents() if none does.
+  int64_t first_document_from(int64_t token) const;
   void read_header();
   void check_sequences();
   void check_documents() const;
 
-  std::filesystem::path prefix_;
   MappedFile bin_, idx_;
-  TokenType type_ = TokenType::u16;
-  int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
+  int64_t sequences_ = 0, documents_ = 0;
 };
 
 /// Writes `PREFIX.bin.tmp` and `PREFIX.idx.tmp` in bounded memory, one sequence per document; the caller renames them once

@@ -106,7 +106,7 @@ void IndexedDatasetWriter::finish() {
   std::vector<std::byte> header;
   for (const char c : std::string_view("MMIDIDX\0\0", 9)) put(header, c);
   put(header, uint64_t{1});
-  put(header, static_cast<uint8_t>(type_));
+  put(header, *index_code_of(type_));
   put(header, static_cast<uint64_t>(documents_));
   put(header, static_cast<uint64_t>(documents_ + 1));
   idx_.write_at(0, header);

@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "runtime/data/byte_source.h"
+#include "runtime/data/document_sink.h"
 
 namespace foresail {
 namespace {
@@ -13,40 +14,6 @@ namespace {
 constexpr size_t kReadBytes = size_t{1} << 18;
 constexpr size_t kLineLimitBytes = size_t{256} << 20;
 constexpr int64_t kProgressBytes = int64_t{16} << 20;
-
-// Tokens of documents as they come in pieces.
-class DocumentSink {
- public:
-  explicit DocumentSink(const std::filesystem::path& prefix) : writer_(prefix, token_type_for(kByteVocabulary)) {}
-
-  void add(std::string_view text) {
-    ids_.clear();
-    for (const char c : text) {
-      ids_.push_back(static_cast<unsigned char>(c));
-      maximum_id_ = std::max(maximum_id_, ids_.back());
-    }
-    writer_.append(ids_);
-  }
-
-  void end_document() {
-    if (writer_.document_tokens() == 0) return;
-    const int32_t end = kByteEndOfDocument;
-    maximum_id_ = end;
-    writer_.append(std::span(&end, 1));
-    histogram_.add(writer_.document_tokens());
-    writer_.end_document();
-  }
-
-  IndexedDatasetWriter& writer() { return writer_; }
-  int32_t maximum_id() const { return maximum_id_; }
-  std::vector<LengthBin> document_lengths() const { return histogram_.bins(); }
-
- private:
-  IndexedDatasetWriter writer_;
-  LengthHistogram histogram_;
-  std::vector<int32_t> ids_;
-  int32_t maximum_id_ = 0;
-};
 
 // Cuts text into documents at line ends, holding no line: paragraphs keep their inner line ends.
 class TextSplitter {
@@ -133,7 +100,9 @@ class JsonLines {
 
   void end_line() {
     if (line_.find_first_not_of(" \t\r") != std::string::npos) {
-      sink_.add(text_of_json_line(line_, place()));
+      const JsonDocument document = document_of_json_line(line_, place());
+      sink_.add(document.prompt, false);
+      sink_.add(document.text);
       sink_.end_document();
     }
     line_.clear();
@@ -174,19 +143,16 @@ void feed(const std::filesystem::path& path, Parser parser, DocumentSink& sink, 
   parser.finish();
 }
 
-void require_tokenizer(const std::string& tokenizer) {
-  if (tokenizer == "bytes") return;
-  throw_bad_input("tokenizer '" + tokenizer + "'", "tokenizers from files are not built yet", "use --tokenizer bytes");
-}
-
-DatasetInfo info_of(DocumentSink& sink) {
+DatasetInfo info_of(const DocumentSink& sink, const DatasetTokenizer& tokenizer) {
   const IndexedDatasetWriter& writer = sink.writer();
   DatasetInfo info;
-  info.tokenizer = "bytes";
-  info.vocabulary = kByteVocabulary;
-  info.end_of_document = kByteEndOfDocument;
+  info.tokenizer = tokenizer.kind;
+  info.tokenizer_name = tokenizer.name;
+  if (tokenizer.tokenizer) info.tokenizer_digest = tokenizer.tokenizer->digest;
+  info.vocabulary = tokenizer.vocabulary;
+  info.end_of_document = tokenizer.end_of_document;
   info.maximum_id = sink.maximum_id();
-  info.token_type = name_of(token_type_for(kByteVocabulary));
+  info.token_type = name_of(token_type_for(tokenizer.vocabulary));
   info.tokens = writer.tokens();
   info.documents = writer.documents();
   info.bin_bytes = writer.bin_bytes();
@@ -194,34 +160,43 @@ DatasetInfo info_of(DocumentSink& sink) {
   info.bin_digest = writer.bin_digest();
   info.idx_digest = writer.idx_digest();
   info.document_lengths = sink.document_lengths();
+  if (const LossMaskWriter& mask = sink.mask(); mask.needed()) {
+    info.mask = {mask.counted(), mask.bytes(), mask.digest()};
+  }
   return info;
 }
 
 std::filesystem::path aside(const std::filesystem::path& path) { return path.string() + ".tmp"; }
 
 // The index is removed before new tokens arrive and returns last but for the description, so that at no moment an index
-// stands beside tokens of another dataset.
-void publish(const std::filesystem::path& prefix, const DatasetInfo& info) {
+// stands beside tokens or a mask of another dataset.
+void publish(const std::filesystem::path& prefix, const DatasetInfo& info, const std::string& tokenizer) {
   const std::filesystem::path description = dataset_info_path(prefix);
   write_file_atomically(aside(description), dataset_info_to_json(info));
   RemoveOnFailure cleanup(aside(description));
   std::error_code error;
-  for (const auto& old : {description, idx_path(prefix)}) {
+  for (const auto& old : {description, idx_path(prefix), mask_path(prefix), tokenizer_path(prefix)}) {
     std::filesystem::remove(old, error);
     if (error)
       throw_environment(old.string(), "cannot remove the older file: " + error.message(), "check its permissions");
   }
   rename_and_sync(aside(bin_path(prefix)), bin_path(prefix));
-  RemoveOnFailure half_published(bin_path(prefix));
+  RemoveOnFailure tokens_alone(bin_path(prefix)), mask_alone(mask_path(prefix));
+  if (info.mask) rename_and_sync(aside(mask_path(prefix)), mask_path(prefix));
+  RemoveOnFailure tokenizer_alone(tokenizer_path(prefix));
+  if (!tokenizer.empty()) write_file_atomically(tokenizer_path(prefix), tokenizer);
   rename_and_sync(aside(idx_path(prefix)), idx_path(prefix));
-  half_published.release();
+  tokens_alone.release();
+  mask_alone.release();
+  tokenizer_alone.release();
   rename_and_sync(aside(description), description);
   cleanup.release();
 }
 
 /// The files of the dataset can be written, and none of them is an input that it would replace.
 void require_outputs(const PrepareOptions& options) {
-  for (const auto& path : {bin_path(options.out), idx_path(options.out), dataset_info_path(options.out)}) {
+  for (const auto& path : {bin_path(options.out), idx_path(options.out), mask_path(options.out),
+                           tokenizer_path(options.out), dataset_info_path(options.out)}) {
     require_writable_file(path);
     for (const auto& input : options.inputs) {
       std::error_code error;
@@ -263,7 +238,7 @@ TextFormat text_format_from_name(std::string_view name) {
 }
 
 DatasetInfo prepare_dataset(const PrepareOptions& options) {
-  require_tokenizer(options.tokenizer);
+  const DatasetTokenizer tokenizer = open_dataset_tokenizer(options.tokenizer, options.end_of_document);
   if (options.inputs.empty())
     throw_bad_input("data prepare", "no input file is given", "name at least one text or JSONL file");
   if (options.out.filename().empty()) {
@@ -273,8 +248,9 @@ DatasetInfo prepare_dataset(const PrepareOptions& options) {
   for (const auto& input : options.inputs) PosixFile::open_to_read(input);  // all named files exist before any is read
   if (options.out.has_parent_path()) create_folder(options.out.parent_path());
   require_outputs(options);
-  RemoveOnFailure bin(aside(bin_path(options.out))), idx(aside(idx_path(options.out)));
-  DocumentSink sink(options.out);
+  RemoveOnFailure bin(aside(bin_path(options.out))), idx(aside(idx_path(options.out))),
+      mask(aside(mask_path(options.out)));
+  DocumentSink sink(options.out, tokenizer);
   PrepareProgress progress;
   for (const auto& input : options.inputs) {
     if (is_jsonl(input, options.format)) {
@@ -283,14 +259,16 @@ DatasetInfo prepare_dataset(const PrepareOptions& options) {
       feed(input, TextSplitter(options.split, sink), sink, options, progress);
     }
   }
+  sink.drain();
   if (sink.writer().documents() == 0) {
     throw_bad_input(options.inputs.front().string(), "the input holds no text", "give files that are not empty");
   }
-  sink.writer().finish();
-  const DatasetInfo info = info_of(sink);
-  publish(options.out, info);
+  sink.finish();
+  const DatasetInfo info = info_of(sink, tokenizer);
+  publish(options.out, info, tokenizer.text);
   bin.release();
   idx.release();
+  mask.release();
   return info;
 }
 

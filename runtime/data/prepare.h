@@ -20,7 +20,7 @@ std::vector<int32_t> encode_bytes(std::string_view text);
 /// Ids of 256 and above have no text and are left out.
 std::string decode_bytes(std::span<const int32_t> ids);
 
-/// What one document of a text file is. JSONL has one per line, its "text" field.
+/// What one document of a text file is. JSONL has one per line: its "text", or its "prompt" and "completion".
 enum class DocumentSplit : uint8_t {
   file,         ///< the whole file
   line,         ///< every line that is not empty
@@ -44,20 +44,28 @@ struct PrepareProgress {
 
 struct PrepareOptions {
   std::vector<std::filesystem::path> inputs;  ///< read in this order; plain, gzip or zstd
-  std::string tokenizer = "bytes";
-  std::filesystem::path out;  ///< PREFIX; its folder is created
+  std::string tokenizer = "bytes";            ///< or the path of a tokenizer.json
+  std::string end_of_document;  ///< an added token or an id of the tokenizer.json; empty: what its files say
+  std::filesystem::path out;    ///< PREFIX; its folder is created
   DocumentSplit split = DocumentSplit::file;
   TextFormat format = TextFormat::automatic;
   std::function<void(const PrepareProgress&)> progress;  ///< called about every 16 MiB of text; may be empty
 };
 
-/// Bounded memory (a JSONL line may have 256 MiB). The three files appear complete or, on any error, not at all; an
-/// older dataset of that name is replaced. Every document ends with the end-of-document id; documents without text are
-/// left out. Throws bad_input for a tokenizer that is not built, no input, damaged input or input without any text,
+/// Bounded memory (a JSONL line may have 256 MiB). The files appear complete or, on any error, not at all; an older dataset
+/// of that name is replaced. Every document ends with the end-of-document id; documents without text are left out. Prompts
+/// do not count in the loss: if there are any, PREFIX.mask says which tokens do (loss_mask.h). Throws bad_input for a tokenizer that is not built, no input, damaged input or input without any text,
 /// environment_failed if the disk is full.
 DatasetInfo prepare_dataset(const PrepareOptions& options);
 
-/// The "text" field of one JSONL line (prepare_json.cpp). Throws bad_input naming `source`.
-std::string text_of_json_line(std::string_view line, const std::string& source);
+/// A document of a JSONL file. Prompt and text are tokenized apart, so that the mask's edge lies between tokens.
+struct JsonDocument {
+  std::string prompt;  ///< does not count in the loss
+  std::string text;
+};
+
+/// One line of JSONL (prepare_json.cpp): {"text"} or {"prompt", "completion"}, other fields ignored. Throws bad_input
+/// naming `source`.
+JsonDocument document_of_json_line(std::string_view line, const std::string& source);
 
 }  // namespace foresail

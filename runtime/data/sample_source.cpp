@@ -13,27 +13,10 @@
 namespace foresail {
 namespace {
 
-// First document that begins at or after `token`; documents() if none does.
-int64_t first_document_from(const IndexedDataset& data, int64_t token) {
-  int64_t low = 0, high = data.documents();
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (data.document_begin(middle) < token) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-// The boundary between documents in [least, most] that is nearest to `wish` (least <= wish <= most).
-std::optional<int64_t> nearest_boundary(const IndexedDataset& data, int64_t least, int64_t wish, int64_t most) {
-  const int64_t above = first_document_from(data, wish);
+// The boundary between documents in [least, most] that is nearest to `wish` (0 < least <= wish <= most).
+std::optional<int64_t> nearest_boundary(const TokenDataset& data, int64_t least, int64_t wish, int64_t most) {
   std::optional<int64_t> best;
-  for (const int64_t document : {above, above - 1}) {
-    if (document < 0) continue;
-    const int64_t begin = data.document_begin(document);
+  for (const int64_t begin : {data.next_document(wish), data.previous_document(wish)}) {
     if (begin < least || begin > most) continue;
     if (!best || std::abs(begin - wish) < std::abs(*best - wish)) best = begin;
   }
@@ -42,11 +25,12 @@ std::optional<int64_t> nearest_boundary(const IndexedDataset& data, int64_t leas
 
 }  // namespace
 
-int64_t validation_begin(const IndexedDataset& data, int64_t sequence_length, double validation_fraction) {
+int64_t validation_begin(const TokenDataset& data, int64_t sequence_length, double validation_fraction) {
   if (!(validation_fraction >= 0 && validation_fraction < 1)) {
     throw_bad_input("validation_fraction", "is outside [0, 1)",
                     "give the part of the tokens that is held out, such as 0.02");
   }
+  if (const auto begin = data.own_validation_begin()) return *begin;
   const int64_t tokens = data.tokens();
   if (validation_fraction == 0) return tokens;
   const int64_t needed = sequence_length + 1;
@@ -63,14 +47,15 @@ int64_t validation_begin(const IndexedDataset& data, int64_t sequence_length, do
   if (!boundary) {
     throw_bad_input(data.prefix().string(),
                     "has no document boundary that leaves a sample of sequence length " +
-                        std::to_string(sequence_length) + " on both sides (" + std::to_string(data.documents()) +
-                        " documents)",
-                    "prepare it with shorter documents (--split blank-lines), or set validation_fraction to 0");
+                        std::to_string(sequence_length) + " on both sides",
+                    data.index().empty() ? "give shards named *_val_*.bin, too, or set validation_fraction to 0"
+                                         : "prepare it with shorter documents (--split blank-lines), or set "
+                                           "validation_fraction to 0");
   }
   return *boundary;
 }
 
-SampleSource::SampleSource(const IndexedDataset& data, const SampleOptions& options, DataPart part)
+SampleSource::SampleSource(const TokenDataset& data, const SampleOptions& options, DataPart part)
     : data_(data), options_(options), part_(part) {
   if (options.sequence_length < 1) throw_bad_input("sequence_length", "is below 1", "give the tokens of one sample");
   if (options.vocabulary < 1) throw_bad_input("vocabulary", "is below 1", "give the vocabulary of the model");
@@ -79,12 +64,12 @@ SampleSource::SampleSource(const IndexedDataset& data, const SampleOptions& opti
   end_ = part == DataPart::training ? cut : data.tokens();
   samples_ = (tokens() - 1) / options.sequence_length;
   if (samples_ < 1) {
-    const bool held_out = part == DataPart::validation;
-    throw_bad_input(data.prefix().string(),
-                    std::string("has ") + std::to_string(tokens()) + " tokens for " +
-                        (held_out ? "validation" : "training") + ", one sample needs " +
-                        std::to_string(options.sequence_length + 1),
-                    held_out ? "set validation_fraction above 0" : "prepare more text or shorten the sequence");
+    const bool held_out = part == DataPart::validation, by_files = data.own_validation_begin().has_value();
+    throw_bad_input(
+        data.prefix().string(),
+        std::string("has ") + std::to_string(tokens()) + " tokens for " + (held_out ? "validation" : "training") +
+            ", one sample needs " + std::to_string(options.sequence_length + 1),
+        held_out && !by_files ? "set validation_fraction above 0" : "prepare more text or shorten the sequence");
   }
 }
 
@@ -107,15 +92,36 @@ void SampleSource::read(int64_t global_sample, std::span<int32_t> tokens, std::s
   int64_t place = first;
   const auto check = [&](int32_t id) {
     if (id >= options_.vocabulary) {
-      throw_bad_input(bin_path(data_.prefix()).string(),
-                      "token " + std::to_string(place) + " is id " + std::to_string(id) +
-                          ", the model's vocabulary has " + std::to_string(options_.vocabulary),
-                      "use the tokenizer of the model, or a model with a larger vocab_size");
+      throw_bad_input(
+          data_.place_of(place),
+          "is id " + std::to_string(id) + ", the model's vocabulary has " + std::to_string(options_.vocabulary),
+          "use the tokenizer of the model, or a model with a larger vocab_size");
     }
     ++place;
   };
   for (const int32_t id : tokens) check(id);
   check(targets.back());
+  if (data_.mask() == nullptr) return;
+  for (int64_t i = 0; i < length; ++i) {
+    if (!data_.mask()->counts(first + 1 + i)) targets[static_cast<size_t>(i)] = kUncountedTarget;
+  }
+}
+
+int64_t SampleSource::counted_targets(int64_t global_sample) const {
+  if (data_.mask() == nullptr) return options_.sequence_length;
+  return data_.mask()->counted(first_token(global_sample) + 1, options_.sequence_length);
+}
+
+int64_t SampleSource::document_starts(int64_t global_sample, std::span<int32_t> starts) const {
+  const int64_t length = options_.sequence_length;
+  ensure(std::ssize(starts) == length, "a sample has at most sequence_length documents");
+  const int64_t first = first_token(global_sample);
+  int64_t count = 0, at = first;
+  do {
+    starts[static_cast<size_t>(count++)] = static_cast<int32_t>(at - first);
+    at = data_.next_document(at + 1);
+  } while (at < first + length);
+  return count;
 }
 
 void SampleSource::fill(int64_t position, int64_t first_row, int64_t rows, std::span<int32_t> tokens,

@@ -60,6 +60,14 @@ void fill_batch(Executor& executor, const Program& program, const MeshCoordinate
   }
 }
 
+int64_t counted_targets(const Program& program, int64_t first_sample, const SampleReader& read) {
+  int64_t counted = 0;
+  for (int64_t i = 0; i < program.global_batch; ++i) {
+    counted += read.counted_targets(first_sample + i, program.sequence_length);
+  }
+  return counted;
+}
+
 StepInputs step_inputs_at(const Job& job, int64_t step, int64_t total_steps, int64_t valid_tokens) {
   const OptimizerJob& optimizer = job.optimizer;
   StepInputs inputs;

@@ -7,10 +7,9 @@
 #include <span>
 #include <string>
 
-#include <fmt/format.h>
-
 #include "core/digest.h"
 #include "core/error.h"
+#include "core/float16.h"
 #include "core/parallel.h"
 #include "core/philox.h"
 
@@ -41,7 +40,26 @@ void fill_normal_row(Scalar* out, int64_t count, double deviation, uint64_t seed
 }
 
 template <typename Scalar>
-void fill_slice(const ParameterSlice& slice, uint64_t seed, Scalar* out) {
+void fill_row(const Init& init, Scalar* out, int64_t count, uint64_t seed, uint64_t stream, uint64_t first) {
+  switch (init.kind) {
+    case InitKind::zeros: std::fill(out, out + count, Scalar{0}); break;
+    case InitKind::ones: std::fill(out, out + count, Scalar{1}); break;
+    case InitKind::normal: fill_normal_row(out, count, init.standard_deviation, seed, stream, first); break;
+  }
+}
+
+/// A row in a 16-bit type is the f32 row, rounded: run by run through a buffer.
+void fill_rounded_row(const Init& init, DType dtype, std::byte* out, int64_t count, uint64_t seed, uint64_t stream,
+                      uint64_t first) {
+  std::array<float, 256> run;
+  for (int64_t begin = 0; begin < count; begin += std::ssize(run)) {
+    const int64_t length = std::min<int64_t>(std::ssize(run), count - begin);
+    fill_row(init, run.data(), length, seed, stream, first + static_cast<uint64_t>(begin));
+    round_to_16_bit(run.data(), out + begin * size_of(dtype), dtype, length);
+  }
+}
+
+void fill_slice(const ParameterSlice& slice, uint64_t seed, DType dtype, std::byte* out) {
   const int64_t width = slice.column_end - slice.column_begin;
   const int64_t rows = slice.row_end - slice.row_begin;
   if (width <= 0 || rows <= 0) return;
@@ -50,14 +68,14 @@ void fill_slice(const ParameterSlice& slice, uint64_t seed, Scalar* out) {
   const int64_t columns = columns_of(slice);
   parallel_ranges(rows, std::max<int64_t>(1, kGrain / width), [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
-      Scalar* at = out + row * slice.row_stride;
-      const int64_t first = (slice.row_begin + row) * columns + slice.column_begin;
-      switch (slice.init.kind) {
-        case InitKind::zeros: std::fill(at, at + width, Scalar{0}); break;
-        case InitKind::ones: std::fill(at, at + width, Scalar{1}); break;
-        case InitKind::normal:
-          fill_normal_row(at, width, slice.init.standard_deviation, seed, stream, static_cast<uint64_t>(first));
-          break;
+      std::byte* at = out + row * slice.row_stride * size_of(dtype);
+      const auto first = static_cast<uint64_t>((slice.row_begin + row) * columns + slice.column_begin);
+      if (dtype == DType::f64) {
+        fill_row(slice.init, reinterpret_cast<double*>(at), width, seed, stream, first);
+      } else if (dtype == DType::f32) {
+        fill_row(slice.init, reinterpret_cast<float*>(at), width, seed, stream, first);
+      } else {
+        fill_rounded_row(slice.init, dtype, at, width, seed, stream, first);
       }
     }
   });
@@ -65,12 +83,7 @@ void fill_slice(const ParameterSlice& slice, uint64_t seed, Scalar* out) {
 
 void fill_segment(std::span<const ParameterSlice> slices, uint64_t seed, DType dtype, std::byte* segment) {
   for (const ParameterSlice& slice : slices) {
-    std::byte* at = segment + slice.element_offset * size_of(dtype);
-    if (dtype == DType::f64) {
-      fill_slice(slice, seed, reinterpret_cast<double*>(at));
-    } else {
-      fill_slice(slice, seed, reinterpret_cast<float*>(at));
-    }
+    fill_slice(slice, seed, dtype, segment + slice.element_offset * size_of(dtype));
   }
 }
 
@@ -95,17 +108,11 @@ uint64_t stream_of(std::string_view tensor) {
 }
 
 void initialise(const Program& program, const RankSlices& slices, uint64_t seed, std::byte* arena) {
-  const DType dtype = program.precision.parameter;
-  if (dtype != DType::f32 && dtype != DType::f64) {
-    throw_bad_input(fmt::format("program '{}'", program.name),
-                    fmt::format("parameters in {} cannot be initialised on this back end", name_of(dtype)),
-                    "use precision fp32 or fp64");
-  }
   const ArenaMap& map = program.arena;
   for (const Segment* segment : {&map.parameters, &map.gradients, &map.master, &map.moment1, &map.moment2}) {
     zero(*segment, arena);  // padding between and beside slices included
   }
-  fill_segment(slices.parameters, seed, dtype, arena + map.parameters.offset);
+  fill_segment(slices.parameters, seed, program.precision.parameter, arena + map.parameters.offset);
   if (map.master.bytes > 0) fill_segment(slices.state, seed, DType::f32, arena + map.master.offset);
 }
 

@@ -11,13 +11,19 @@
 #include "core/error.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/folder.h"
+#include "runtime/checkpoint/model_weights.h"
+#include "runtime/checkpoint/transfer.h"
 #include "runtime/trainer/initialise.h"
 
 namespace foresail {
 namespace {
 
-constexpr double kOtherPlanTolerance =
-    1e-5;  // relative; the design's bound for another plan, placement or thread count
+/// Relative bound for another plan, placement or thread count.
+double other_plan_tolerance(DType activation) {
+  if (activation == DType::f16) return 0x1p-9;
+  if (activation == DType::bf16) return 0x1p-6;
+  return 1e-5;
+}
 
 void emit(const TrainerOptions& options, const CheckpointRanks& ranks, const RunEvent& event) {
   if (ranks.rank() == 0 && options.on_event) options.on_event(event);
@@ -79,7 +85,12 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
                   const std::filesystem::path& path) {
   RunState stored;
   all_do(ranks, [&] {
-    stored = Checkpoint(path).state();
+    const Checkpoint checkpoint(path);
+    if (!checkpoint.manifest().sealed) {
+      throw_bad_input(path.string(), "it was written by hand and holds no digests: a resume could not prove itself",
+                      "start a new run with --init");
+    }
+    stored = checkpoint.state();
     check_identity(path, stored, options.identity);
     check_sequence_length(path, stored, session.programs.train);
     if (options.stop_after > 0 && stored.step > options.stop_after) {
@@ -96,7 +107,12 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
                    .samples = stored.samples_consumed,
                    .losses = stored.losses,
                    .checkpoint = path.string(),
-                   .same_plan = stored.plan_digest == options.identity.plan_digest};
+                   .loss_scaler = first_loss_scaler(session.job),
+                   .same_plan = stored.plan_digest == options.identity.plan_digest,
+                   .source_config = note_of(stored, kConfigNote)};
+  if (const std::string note = note_of(stored, kLossScaleNote); !note.empty()) {
+    start.loss_scaler = loss_scaler_from(note, path.string());
+  }
   const std::string batch = note_of(stored, kBatchNote);
   start.same_batch = batch == std::to_string(global_batch_of(program));
   const std::string next = note_of(stored, kNextBatchNote);
@@ -108,7 +124,8 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
   if (const std::string note = note_of(stored, kProbeNote); start.same_batch && !note.empty()) {
     const double recorded = std::strtod(note.c_str(), nullptr);
     const double actual = std::strtod(probe_loss(session, options, stored.samples_consumed).c_str(), nullptr);
-    compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan);
+    compare_losses(fmt::format("{}: loss of the next batch", path.string()), recorded, actual, start.same_plan,
+                   program.precision.activation);
     proof.kind = "resume_verified";
     proof.text = fmt::format("the next batch has the recorded loss {:.9g}", actual);
   }
@@ -123,19 +140,43 @@ StartState resume(Session& session, const CheckpointRanks& ranks, const TrainerO
   return start;
 }
 
-void take_parameters(Session& session, const CheckpointRanks& ranks, const std::filesystem::path& path) {
-  auto segments = segment_views(session.programs.train, session.slices, session.arena->data());
+/// What became of the elements on their way, in words; empty if they are the same numbers.
+std::string text_of(const Conversion& conversion, DType dtype) {
+  if (conversion.rounded == 0) return "";
+  return fmt::format("; {:.3g} % of the values were rounded to {}",
+                     100.0 * static_cast<double>(conversion.rounded) / static_cast<double>(conversion.elements),
+                     name_of(dtype));
+}
+
+/// Parameters, and master copies where there are any: of another run's checkpoint or from a Hugging Face folder. Returns
+/// where they are from.
+std::string take_parameters(Session& session, const CheckpointRanks& ranks, const std::filesystem::path& path,
+                            StartState& start) {
+  const Program& program = session.programs.train;
+  auto segments = segment_views(program, session.slices, session.arena->data());
   std::erase_if(segments, [](const SegmentView& view) {
     return view.quantity != Quantity::parameter && view.quantity != Quantity::master;
   });
-  restore_checkpoint(path, segments, {.convert = true}, ranks);
+  std::error_code error;
+  if (std::filesystem::exists(path / kManifestName, error)) {
+    restore_checkpoint(path, segments, {.convert = true}, ranks);
+    all_do(ranks, [&] {
+      start.source_config = note_of(Checkpoint(path).state(), kConfigNote);
+      return std::string();
+    });
+    return "parameters of " + path.string();
+  }
+  const RestoredWeights restored = restore_weights(path, session.model, segments, ranks);
+  start.source_config = restored.config;
+  return fmt::format("weights of {}, digest {}{}", path.string(), restored.parameters_digest,
+                     text_of(restored.conversion, program.precision.parameter));
 }
 
 }  // namespace
 
-void compare_losses(const std::string& what, double recorded, double actual, bool same_plan) {
-  const bool equal = same_plan ? recorded == actual
-                               : std::abs(actual - recorded) <= kOtherPlanTolerance * std::max(1.0, std::abs(recorded));
+void compare_losses(const std::string& what, double recorded, double actual, bool same_plan, DType activation) {
+  const double tolerance = other_plan_tolerance(activation) * std::max(1.0, std::abs(recorded));
+  const bool equal = same_plan ? recorded == actual : std::abs(actual - recorded) <= tolerance;
   if (equal) return;
   throw_bad_input(what,
                   fmt::format("recorded {:.17g}, now {:.17g}{}", recorded, actual,
@@ -154,10 +195,12 @@ StartState start_run(Session& session, const CheckpointRanks& ranks, const Train
       return resume(session, ranks, options, path);
     emit(options, ranks, {"resume", 0, "there is no checkpoint yet: starting at step 0", "", 0});
   }
-  if (options.init) take_parameters(session, ranks, *options.init);
-  const std::string origin = options.init ? "parameters of " + options.init->string() : "new parameters";
+  StartState start;
+  const std::string origin =
+      options.init ? take_parameters(session, ranks, *options.init, start) : std::string("new parameters");
   emit(options, ranks, {"start", 0, origin, "", 0});
-  return {};
+  start.loss_scaler = first_loss_scaler(session.job);
+  return start;
 }
 
 }  // namespace foresail

@@ -4,12 +4,14 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "core/error.h"
 #include "runtime/checkpoint/folder.h"
 #include "runtime/checkpoint/save.h"
+#include "runtime/checkpoint/transfer.h"
 #include "runtime/executor/resident.h"
 #include "runtime/trainer/start.h"
 
@@ -61,6 +63,7 @@ class Trainer {
   StartState start_;
   std::vector<StepLoss> losses_;
   int64_t bad_steps_ = 0;
+  LossScaler loss_scaler_;
 };
 
 /// Some rank had no room for rows that its routers sent to experts; all left the update out. The same batch again with room
@@ -84,9 +87,11 @@ StepRecord Trainer::one_step(int64_t step) {
   const int64_t batch = global_batch_of(program);
   session_.switch_to(executor);
   const auto begin = Clock::now();
+  const int64_t counted = counted_targets(program, samples_, options_.training);
   fill_batch(executor, program, session_.place, samples_, options_.training, sample_);
   samples_ += batch;
-  executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, batch * program.sequence_length);
+  executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, counted);
+  executor.step_inputs().loss_scale = loss_scaler_.scale;
   executor.step();
   StepMetrics metrics = executor.metrics();
   if (metrics.overflow > 0) metrics = repeated(step, metrics, fallback);
@@ -117,6 +122,14 @@ void Trainer::note_batch(const StepRecord& record) {
 
 /// Metrics are reduced over all ranks, so all decide alike.
 void Trainer::judge(const StepRecord& record) {
+  const LossScaler used = std::exchange(loss_scaler_, after_step(loss_scaler_, session_.job, record.skipped));
+  if (record.skipped && std::isfinite(record.loss) && can_shrink(used, session_.job)) {
+    event({"loss_scale", record.step,
+           fmt::format("a gradient overflowed: scale {:g} -> {:g}, the update was left out", used.scale,
+                       loss_scaler_.scale),
+           "", 0});
+    return;
+  }
   if (!record.skipped) {
     bad_steps_ = 0;
     losses_.push_back({record.step, record.loss});
@@ -140,7 +153,7 @@ void Trainer::compare_replayed(const StepRecord& record) {
     return;
   }
   compare_losses(fmt::format("step {}: replayed loss", record.step), recorded->second, record.loss,
-                 options_.recorded_by_same_plan);
+                 options_.recorded_by_same_plan, program_.precision.activation);
   event({"resume_verified", record.step, fmt::format("the replayed step has the recorded loss {:.9g}", record.loss),
          start_.checkpoint, 0});
 }
@@ -158,7 +171,9 @@ void Trainer::checkpoint(int64_t step) {
   state.losses = losses_;
   state.notes[kBatchNote] = std::to_string(global_batch_of(program_));
   state.notes[kNextBatchNote] = std::to_string(global_batch_of(session_.step_after(samples_).program));
+  state.notes[kLossScaleNote] = to_text(loss_scaler_);
   state.notes[kSequenceNote] = std::to_string(program_.sequence_length);
+  if (!start_.source_config.empty()) state.notes[kConfigNote] = start_.source_config;
   state.notes[kProbeNote] = probe_loss(session_, options_, samples_);
   const auto segments = segment_views(program_, session_.slices, session_.arena->data());
   const SaveResult saved = save_checkpoint({.folder = checkpoints_folder(options_.run),
@@ -191,6 +206,7 @@ TrainerReport Trainer::run() {
   start_ = start_run(session_, ranks_, options_);
   losses_ = start_.losses;
   samples_ = start_.samples;
+  loss_scaler_ = start_.loss_scaler;
   report_.first_step = start_.step + 1;
   report_.last_step = start_.step;
   report_.checkpoint = start_.checkpoint;
@@ -227,15 +243,20 @@ std::optional<double> evaluate_loss(Session& session, const SampleReader& read, 
   const int64_t batch = global_batch_of(program);
   std::vector<int32_t> sample(static_cast<size_t>(2 * program.sequence_length));
   session.switch_to(executor);
-  double sum = 0;
+  double sum = 0, weights = 0;
   for (int64_t i = 0; i < batches; ++i) {
     if (stop && stop()) return std::nullopt;
-    fill_batch(executor, program, session.place, first + i * batch, read, sample);
-    executor.step_inputs() = step_inputs_at(session.job, 1, 1, batch * program.sequence_length);
+    const int64_t begin = first + i * batch;
+    fill_batch(executor, program, session.place, begin, read, sample);
+    const int64_t counted = counted_targets(program, begin, read);
+    executor.step_inputs() = step_inputs_at(session.job, 1, 1, counted);
     executor.step();
-    sum += executor.metrics().loss;
+    // A batch weighs what it counts; without a loss mask all weigh exactly 1.
+    const double weight = static_cast<double>(counted) / static_cast<double>(batch * program.sequence_length);
+    sum += weight * executor.metrics().loss;
+    weights += weight;
   }
-  return sum / static_cast<double>(std::max<int64_t>(batches, 1));
+  return weights > 0 ? sum / weights : 0;
 }
 
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options) {

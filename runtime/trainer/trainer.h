@@ -19,7 +19,7 @@ namespace foresail {
 /// One optimizer step, as rank 0 saw it.
 struct StepRecord {
   int64_t step = 0;
-  int64_t tokens = 0;        ///< trained on so far
+  int64_t tokens = 0;        ///< read so far; those that a loss mask leaves out are among them
   int64_t global_batch = 0;  ///< sequences of this step
   double loss = 0, grad_norm = 0, clip_factor = 0, learning_rate = 0;
   std::optional<double> auxiliary_loss;  ///< of routers, if the model has them
@@ -29,7 +29,8 @@ struct StepRecord {
 };
 
 /// The first is "start" or "resume", once the state is known to be good: until then the run's folder is as it was. Then
-/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "expert_overflow", "step_skipped", "evaluation",
+/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "expert_overflow", "step_skipped",
+/// "loss_scale", "evaluation",
 /// "evaluation_stopped" (a stop request came while it ran), "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;
@@ -73,8 +74,9 @@ struct TrainerReport {
 /// every rank.
 TrainerReport run_training(Session& session, Communicator& communicator, const TrainerOptions& options);
 
-/// Mean loss of `batches` global batches from sample `first` on, with the evaluation Program; none if `stop`, asked before
-/// each of them, wants no more: all ranks must hear the same answer. Collective.
+/// Mean loss over the counted targets of `batches` global batches from sample `first` on, with the evaluation Program; 0 if
+/// none counts; no value if `stop`, asked before each of them, wants no more: all ranks must hear the same answer.
+/// Collective.
 std::optional<double> evaluate_loss(Session& session, const SampleReader& read, int64_t first, int64_t batches,
                                     const std::function<bool()>& stop = {});
 

@@ -220,10 +220,6 @@ TEST(Checkpoint, ConversionIsExplicitAndRoundsToNearest) {
   convert_elements(std::as_bytes(std::span(&third, 1)), DType::f64, reinterpret_cast<std::byte*>(&narrow), DType::f32,
                    "x");
   EXPECT_EQ(narrow, static_cast<float>(third));
-  EXPECT_NE(error_of([&] {
-              convert_elements(std::as_bytes(std::span(&third, 1)), DType::bf16, nullptr, DType::f32, "x");
-            }).find("cannot be converted"),
-            std::string::npos);
 }
 
 TEST(Checkpoint, AMasterCopyMayBeTakenFromFullPrecisionParametersOnRequest) {

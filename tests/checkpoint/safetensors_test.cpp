@@ -166,5 +166,17 @@ TEST(Safetensors, RefusesShortFilesAndHeaderLengthsBeyondFileOrLimit) {
   EXPECT_NE(refusal(folder.path()).find("regular file"), std::string::npos);
 }
 
+// What the format's own library writes (its tests state these bytes): headers without padding, and with spaces.
+TEST(Safetensors, ReadsTheBytesThatTheLibraryWrites) {
+  const TemporaryFolder folder;
+  const SafetensorsFile plain(raw_file(folder, R"({"test":{"dtype":"I32","shape":[2,2],"data_offsets":[0,16]}})", 16));
+  EXPECT_EQ(plain.at("test").offset, 8 + 0x3C);
+  const SafetensorsFile padded(raw_file(
+      folder,
+      R"({"__metadata__":{"framework":"pt"},"test1":{"dtype":"I32","shape":[2,2],"data_offsets":[0,16]}}       )", 16));
+  EXPECT_EQ(padded.metadata().at("framework"), "pt");
+  EXPECT_EQ(padded.at("test1").offset, 8 + 0x66);
+}
+
 }  // namespace
 }  // namespace foresail

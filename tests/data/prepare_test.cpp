@@ -211,7 +211,7 @@ TEST_F(PrepareTest, RefusalsNameThingAndMendAndLeaveNothing) {
   input("empty.txt", "");
   EXPECT_NE(refusal().find("holds no text"), std::string::npos);
   options_.tokenizer = "tokenizer.json";
-  EXPECT_NE(refusal().find("not built yet"), std::string::npos);
+  EXPECT_NE(refusal().find("no such file"), std::string::npos);
   options_.tokenizer = "bytes";
   const auto bad = input("bad.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"b\"}\n");
   EXPECT_NE(refusal().find("bad.jsonl: line 2"), std::string::npos);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "runtime/data/indexed_dataset.h"
 #include "runtime/data/permutation.h"
 #include "tests/checkpoint/temporary_folder.h"
 
@@ -188,6 +189,38 @@ TEST_F(SampleSourceTest, IdsBeyondTheModelsVocabularyAreRefusedWhenRead) {
     }
   }
   EXPECT_EQ(refused, 1);
+}
+
+TEST_F(SampleSourceTest, DocumentsBeginInASampleWhereTheyBeginInTheData) {
+  const std::vector<int64_t> lengths = {7, 1, 1, 0, 30, 4, 0, 0, 57};
+  write(lengths);
+  const IndexedDataset data(prefix());
+  const SampleSource source(data, options(9, 0), DataPart::training);
+  std::set<int64_t> begins;
+  for (int64_t i = 0, begin = 0; i < std::ssize(lengths); begin += lengths[static_cast<size_t>(i++)])
+    begins.insert(begin);
+  std::vector<int32_t> starts(9);
+  size_t most = 0;
+  for (int64_t i = 0; i < source.samples(); ++i) {
+    const int64_t first = source.first_token(i);
+    std::vector<int32_t> expected = {0};  // what began before is cut there
+    for (int64_t at = first + 1; at < first + 9; ++at) {
+      if (begins.contains(at)) expected.push_back(static_cast<int32_t>(at - first));
+    }
+    const auto count = static_cast<size_t>(source.document_starts(i, starts));
+    EXPECT_EQ(std::vector<int32_t>(starts.begin(), starts.begin() + static_cast<int64_t>(count)), expected) << first;
+    most = std::max(most, count);
+  }
+  EXPECT_EQ(most, 3u);
+}
+
+TEST_F(SampleSourceTest, ASampleOfSingleTokensHasAsManyDocumentsAsTokens) {
+  write(std::vector<int64_t>(40, 1));
+  const IndexedDataset data(prefix());
+  const SampleSource source(data, options(9, 0), DataPart::training);
+  std::vector<int32_t> starts(9);
+  ASSERT_EQ(source.document_starts(2, starts), 9);
+  for (int32_t i = 0; i < 9; ++i) EXPECT_EQ(starts[static_cast<size_t>(i)], i);
 }
 
 TEST_F(SampleSourceTest, TheRateMeterReadsAtLeastOneSample) {

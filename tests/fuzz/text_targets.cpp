@@ -106,8 +106,8 @@ std::vector<FuzzTarget> text_targets() {
        [](const std::string& c) { step_line_from_json(c, kSource); }},
       {"JSONL line",
        Content::json,
-       {R"({"text": "caf\u00e9", "id": [1, 2]})"},
-       [](const std::string& c) { text_of_json_line(c, kSource); }},
+       {R"({"text": "caf\u00e9", "id": [1, 2]})", R"({"prompt": "2 + 2 =", "completion": " 4", "id": 7})"},
+       [](const std::string& c) { document_of_json_line(c, kSource); }},
   };
 }
 

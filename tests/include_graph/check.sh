@@ -51,9 +51,11 @@ BEGIN {
   allow("planner/export", "planner/simulator planner/budget planner/search " program)
   allow("runtime/launch", "core")
   allow("runtime/io", "core")
+  allow("runtime/tokenizer", "core")
   allow("runtime/executor", executor)
   split("data checkpoint metrics health", parts_of_runtime, " ")
   for (i in parts_of_runtime) allow("runtime/" parts_of_runtime[i], "runtime/io runtime/executor " executor)
+  allowed["runtime/data", "runtime/tokenizer"] = 1
   allow("runtime/trainer",
         "runtime/io runtime/data runtime/checkpoint runtime/metrics runtime/health runtime/launch runtime/executor " executor)
   allow("profiler", "runtime/io runtime/data runtime/executor " executor)

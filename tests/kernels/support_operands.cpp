@@ -5,6 +5,7 @@
 #include <map>
 
 #include "core/error.h"
+#include "core/float16.h"
 #include "core/philox.h"
 #include "tests/kernels/expert_cases.h"
 
@@ -20,7 +21,13 @@ std::vector<double> normal_values(uint64_t seed, uint64_t stream, int64_t count,
 }
 
 double round_to(DType dtype, double value) {
-  return dtype == DType::f32 ? static_cast<double>(static_cast<float>(value)) : value;
+  if (!is_16_bit_float(dtype)) return dtype == DType::f32 ? static_cast<double>(static_cast<float>(value)) : value;
+  const auto single = static_cast<float>(value);
+  uint16_t bits = 0;
+  round_to_16_bit(&single, &bits, dtype, 1);
+  float rounded = 0;
+  widen(&bits, dtype, &rounded, 1);
+  return rounded;
 }
 
 void round_all(const std::vector<TensorType>& types, std::vector<std::vector<double>>& values) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/parallel.h"
+#include "runtime/checkpoint/model_weights.h"
 
 namespace foresail::testing {
 namespace {
@@ -38,7 +39,8 @@ void visit_elements(const ParameterSlice& slice, const Visit& visit) {
 
 }  // namespace
 
-ModelRun::ModelRun(const Fixture& fixture, const RunSettings& settings) : job_(job_of(fixture, settings)) {
+ModelRun::ModelRun(const Fixture& fixture, const RunSettings& settings)
+    : model_(fixture.model), job_(job_of(fixture, settings)) {
   Strategy strategy;
   strategy.micro_batch = settings.micro_batch;
   strategy.recompute = settings.recompute;
@@ -68,6 +70,12 @@ void ModelRun::set_parameters() {
         reinterpret_cast<float*>(base)[element] = static_cast<float>(value);
     });
   }
+}
+
+void ModelRun::take_weights(const std::filesystem::path& folder) {
+  std::byte* const base = arena_->data() + program().arena.parameters.offset;
+  const SegmentView parameters{Quantity::parameter, program().precision.parameter, base, slices_};
+  restore_weights(folder, model_, std::span(&parameters, 1), {});
 }
 
 Tensors ModelRun::read(const Segment& segment) const {

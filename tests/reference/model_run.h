@@ -25,6 +25,8 @@ class ModelRun {
  public:
   ModelRun(const Fixture& fixture, const RunSettings& settings);
 
+  /// Parameters from a Hugging Face folder in place of the fixture's.
+  void take_weights(const std::filesystem::path& folder);
   /// One optimizer step (1-based number) on a batch; metrics as the step left them.
   StepMetrics step(int64_t number, const FixtureBatch& batch);
   /// Every logical tensor once, in file orientation.
@@ -36,6 +38,7 @@ class ModelRun {
   void set_parameters();
   Tensors read(const Segment& segment) const;
 
+  ModelSpec model_;
   Job job_;
   ProgramSet programs_;
   std::vector<ParameterSlice> slices_;

@@ -53,6 +53,34 @@ TEST_F(System, DataIsPreparedInspectedAndVerified) {
   document_of({"data", "verify", "set/words"}, 1);
 }
 
+TEST_F(System, PromptsAreLeftOutOfTheLoss) {
+  write("pairs.jsonl", "{\"prompt\": \"abc\", \"completion\": \"defg\"}\n");
+  const auto prepared = document_of({"data", "prepare", "pairs.jsonl", "--tokenizer", "bytes", "--out", "set/pairs"});
+  EXPECT_EQ(prepared["mask"]["counted_tokens"], 5);
+  EXPECT_EQ(document_of({"data", "inspect", "set/pairs"})["counted_tokens"], 5);
+  EXPECT_NE(run({"data", "inspect", "set/pairs"}).output.find("5 (62.5 %)"), std::string::npos);
+  EXPECT_EQ(run({"data", "verify", "set/pairs"}).exit_code, 0);
+  std::filesystem::remove(folder_ / "set/pairs.mask");
+  expect_refused({"data", "inspect", "set/pairs"}, 2, {"pairs.mask"});
+}
+
+TEST_F(System, TokenShardsOfLlmCAreReadAsTheyAre) {
+  std::string shard(1024, '\0');
+  shard.replace(0, 12, std::string("\x88\xd8\x34\1\1\0\0\0\3\0\0\0", 12));  // magic 20240520, version 1, 3 tokens
+  shard += std::string("\x50\xc4\1\0\2\0", 6);                              // 50256, 1, 2
+  for (const char* name : {"web_train_000001.bin", "web_val_000000.bin"}) write(name, shard);
+  const auto document = document_of({"data", "inspect", "web", "--lengths"});
+  EXPECT_EQ(document["tokens"], 6);
+  EXPECT_EQ(document["documents"], 2);
+  EXPECT_EQ(document["tokenizer"], "gpt2");
+  EXPECT_EQ(document["validation_begin"], 3);
+  EXPECT_NE(run({"data", "inspect", "web_*.bin"}).output.find("add --lengths"), std::string::npos);
+  EXPECT_EQ(run({"data", "verify", "web"}).exit_code, 0);
+  write("web_val_000000.bin", shard + "x");
+  EXPECT_EQ(run({"data", "verify", "web"}).exit_code, 1);
+  expect_refused({"data", "inspect", "web"}, 2, {"web_val_000000.bin"});
+}
+
 TEST_F(System, DataThatCannotBeUsedIsRefused) {
   expect_refused({"data", "prepare", "missing.txt", "--tokenizer", "bytes", "--out", "set"}, 2, {"missing.txt"});
   write("empty.txt", "");

@@ -134,6 +134,25 @@ TEST(Batch, ThePipelinesFirstStageReadsTokensAndItsLastTargets) {
   }
 }
 
+TEST(Batch, EveryRankCountsTheTargetsOfTheWholeGlobalBatch) {
+  const SampleReader reader{numbered, [](int64_t index) { return index % 5; }};
+  for (const char* strategy : {"micro_batch=2", "dp=2,micro_batch=1", "cp=2,micro_batch=4", "pp=2,micro_batch=1",
+                               "dp=4,micro_batch=2,ragged_batch=true"}) {
+    SessionRequest request = testing::small_request();
+    request.job.global_batch = 12;
+    request.strategy = parse_strategy(strategy).strategy;
+    for (int stage = 0; stage < request.strategy.pp; ++stage) {
+      const Program program = compile(request.model, request.job, request.strategy, request.target, stage).train;
+      EXPECT_EQ(counted_targets(program, 3, reader), 3 + 4 + 0 + 1 + 2 + 3 + 4 + 0 + 1 + 2 + 3 + 4) << strategy;
+      EXPECT_EQ(counted_targets(program, 3, numbered), 12 * 8) << "without a mask all count";
+    }
+  }
+}
+
+TEST(StepInputs, OfABatchInWhichNothingCountsWeighNothing) {
+  EXPECT_EQ(step_inputs_at(Job(), 1, 10, 0).inverse_valid_tokens, 0);
+}
+
 TEST(StepInputs, HoldThePowersOfTheBetasAndTheWeightOfAToken) {
   Job job;
   job.optimizer.beta1 = 0.9;

@@ -69,7 +69,7 @@ TrainerOptions small_options(const std::filesystem::path& run, int64_t steps) {
 
 SmallResult run_small(const SessionRequest& request, const TrainerOptions& options) {
   auto communicator = make_local_communicator();
-  auto session = make_session(request, *communicator, make_device("reference", 1));
+  auto session = make_session(request, *communicator, make_device(request.target.back_end, 1));
   SmallResult result{run_training(*session, *communicator, options), {}};
   const ArenaMap& map = session->programs.train.arena;
   for (const Segment& segment : {map.parameters, map.moment1, map.moment2}) {

@@ -29,7 +29,7 @@ class TemporaryFolder {
 
 TrainerOptions small_options(const std::filesystem::path& run, int64_t steps);
 
-/// One rank's run from its options: the report and the parameters and moments it ends with.
+/// One rank's run from its options on the request's back end: the report and the parameters and moments it ends with.
 struct SmallResult {
   TrainerReport report;
   std::vector<std::byte> state;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/float16.h"
 #include "tests/comm/mpi/world.h"
 
 namespace foresail {
@@ -250,12 +251,25 @@ TEST(Collectives, CreatingGroupsAgainReplacesThem) {
   EXPECT_THROW(world.comm->group_size(2), Error);
 }
 
-TEST(Collectives, SixteenBitElementsAreRefusedByReductions) {
+TEST(Collectives, SixteenBitElementsAreSummedInFloatAndRoundedOnce) {
   World world(MpiOptions{});
-  std::vector<uint16_t> data(64);
-  for (DType dtype : {DType::bf16, DType::f16}) {
-    EXPECT_THROW(world.comm->all_reduce(data.data(), 8, dtype, ReduceKind::sum, 0), Error);
-    EXPECT_THROW(world.comm->reduce_scatter(data.data(), data.data(), 8, dtype, 0), Error);
+  const int size = world.comm->size();
+  world.comm->create_groups({range_of_ranks(0, size)});
+  const int64_t count = 1000;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    // 1 and many halves of its last place: rounded rank by rank they would vanish.
+    const float step = dtype == DType::f16 ? 0x1p-11f : 0x1p-8f;
+    const std::vector<float> mine(static_cast<size_t>(count), world.comm->rank() == 0 ? 1.0f : step);
+    std::vector<uint16_t> data(mine.size()), expected(mine.size());
+    const std::vector<float> sum(mine.size(), 1.0f + static_cast<float>(size - 1) * step);
+    round_to_16_bit(mine.data(), data.data(), dtype, count);
+    round_to_16_bit(sum.data(), expected.data(), dtype, count);
+    world.comm->all_reduce(data.data(), count, dtype, ReduceKind::sum, 0);
+    EXPECT_EQ(data, expected) << name_of(dtype);
+    std::vector<uint16_t> whole(mine.size() * static_cast<size_t>(size)), part(mine.size());
+    for (int i = 0; i < size; ++i) round_to_16_bit(mine.data(), whole.data() + i * count, dtype, count);
+    world.comm->reduce_scatter(whole.data(), part.data(), count, dtype, 0);
+    EXPECT_EQ(part, expected) << name_of(dtype);
   }
 }
 

@@ -122,6 +122,56 @@ TEST_F(Training, APlanIsStressedTrainedAndSampled) {
   expect_no_process_left();
 }
 
+TEST_F(Training, WeightsGoOutAsHuggingFaceHasThemAndAreTrainedOn) {
+  const std::vector<std::string> shape = {"--machine", "machine.json", "--seq-len", "64", "--global-batch",
+                                          "8",         "--tokens",     "20480"};
+  const auto plan = [&](const std::string& model, const std::string& devices, const std::string& out) {
+    std::vector<std::string> words = {"plan", "--model", model, "--devices", devices, "--out", out};
+    words.insert(words.end(), shape.begin(), shape.end());
+    const Said said = run(words);
+    ASSERT_EQ(said.exit_code, 0) << said.log;
+  };
+  const Json trained = document_of({"train", "plan.json", "--data", "verses", "--out", "run"});
+  const std::string checkpoint = trained["checkpoint"];
+  const Json exported =
+      document_of({"checkpoint", "export", checkpoint, "weights", "--max-shard-bytes", "100kB"});
+  EXPECT_GT(exported["files"].size(), 1u);
+  EXPECT_EQ(exported["rounded"], 0);
+  // The folder is a MODEL and its weights; two devices and one, from the files and from the checkpoint.
+  for (const char* devices : {"2", "1"}) {
+    plan("weights", devices, "tuned.json");
+    const auto tune = [&](const std::string& init, const std::string& out) {
+      return document_of({"train", "tuned.json", "--data", "verses", "--out", out, "--init", init, "--steps", "3"});
+    };
+    const Json from_files = tune("weights", std::string("files-") + devices);
+    const Json from_checkpoint = tune(checkpoint, std::string("checkpoint-") + devices);
+    EXPECT_EQ(from_files["steps"], 3);
+    EXPECT_EQ(from_files["loss"], from_checkpoint["loss"]) << "to the last bit";
+    EXPECT_EQ(from_files["validation_loss"], from_checkpoint["validation_loss"]);
+    EXPECT_LT(from_files["loss"].get<double>(), trained["loss"].get<double>() + 0.2);
+    const Said same = run({"checkpoint", "diff", from_files["checkpoint"], from_checkpoint["checkpoint"]});
+    EXPECT_EQ(same.exit_code, 0) << same.output;
+  }
+  const Json imported = document_of({"checkpoint", "import", "weights", "imported/step-0"});
+  EXPECT_EQ(imported["parameters"], exported["parameters"]);
+  EXPECT_EQ(run({"checkpoint", "verify", "imported/step-0"}).exit_code, 0);
+  document_of({"sample", "imported/step-0", "--prompt", "In the", "--tokens", "4"});
+
+  // What does not fit is said before anything starts, and leaves nothing.
+  expect_refused({"checkpoint", "export", checkpoint, "weights"}, 2, {"weights", "not empty"});
+  expect_refused({"checkpoint", "export", checkpoint, "other", "--dtype", "f8"}, 2, {"--dtype"});
+  expect_refused({"checkpoint", "export", "run", "other"}, 2, {"run", "not one checkpoint"});
+  expect_refused({"train", "tuned.json", "--data", "verses", "--out", "new", "--init", "verses.bin"}, 2,
+                 {"verses.bin"});
+  std::filesystem::remove(folder_ / "weights" / exported["files"][0].get<std::string>());
+  expect_refused({"train", "tuned.json", "--data", "verses", "--out", "new", "--init", "weights"}, 2,
+                 {"index.json", exported["files"][0]});
+  expect_refused({"checkpoint", "import", "weights", "new"}, 2, {"index.json", exported["files"][0]});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+  expect_no_process_left();
+}
+
 TEST_F(Training, ARunThatIsAskedToStopWritesACheckpointAndGoesOnFromIt) {
   const pid_t training = start_long_run();
   kill(training, SIGTERM);
