@@ -34,8 +34,9 @@ std::string verdicts_text(const std::vector<CheckpointVerdict>& verdicts) {
   std::string text;
   for (const CheckpointVerdict& verdict : verdicts) {
     for (const std::string& problem : verdict.problems) text += problem + "\n";
-    text += verdict.path + ": " + (verdict.passed() ? "sound, " : verdict.sealed ? "damaged, " : "not verified, ") + grouped(verdict.tensors) +
-            " tensors and " + grouped(verdict.bytes) + " bytes verified\n";
+    const char* answer = verdict.sealed ? "damaged, " : "not verified, ";
+    text += verdict.path + ": " + (verdict.passed() ? "sound, " : answer) + grouped(verdict.tensors) + " tensors and " +
+            grouped(verdict.bytes) + " bytes verified\n";
   }
   return text.empty() ? "no checkpoints\n" : text;
 }

@@ -21,6 +21,18 @@ double sequence_heads(const OpInstance& op) {
          static_cast<double>(op.attributes.heads);
 }
 
+/// FLOPs per query-key pair of all sequences' heads, with so many products over the width of a key and of a value.
+double attention_products(const OpInstance& op, double over_keys, double over_values) {
+  const double key = static_cast<double>(op.attributes.head_dim);
+  const double value = static_cast<double>(op.attributes.value_width());
+  return 2 * sequence_heads(op) * (over_keys * key + over_values * value);
+}
+
+double squared_degree(const OpInstance& op) {
+  const double degree = static_cast<double>(op.attributes.context_parallel);
+  return degree * degree;
+}
+
 }  // namespace
 
 double flops_of_product(const OpInstance& op) {
@@ -36,29 +48,33 @@ double flops_of_product(const OpInstance& op) {
   return 2 * rows * columns * inner;
 }
 
-double flops_of_attention(const OpInstance& op) {
-  return 4 * sequence_heads(op) * attended_pairs(op.attributes) * static_cast<double>(op.attributes.head_dim);
-}
+double flops_of_attention(const OpInstance& op) { return attention_products(op, 1, 1) * attended_pairs(op.attributes); }
 
-double flops_of_attention_backward(const OpInstance& op) { return 2.5 * flops_of_attention(op); }
+/// Scores again, dq and dk; dp and dv.
+double flops_of_attention_backward(const OpInstance& op) {
+  return attention_products(op, 3, 2) * attended_pairs(op.attributes);
+}
 
 /// One of C equal shares of this rank's share (one of C) of the whole: zigzag balances ranks and steps alike. A window
 /// leaves the steps unequal; the sum over them stays right.
-double flops_of_ring_step(const OpInstance& op) {
-  const double degree = static_cast<double>(op.attributes.context_parallel);
-  return flops_of_attention(op) / (degree * degree);
+double flops_of_ring_step(const OpInstance& op) { return flops_of_attention(op) / squared_degree(op); }
+
+double flops_of_ring_step_backward(const OpInstance& op) {
+  return flops_of_attention_backward(op) / squared_degree(op);
 }
 
-double flops_of_ring_step_backward(const OpInstance& op) { return 2.5 * flops_of_ring_step(op); }
-
 double flops_of_score_product(const OpInstance& op) {
-  const TensorType& scores = op.kind == OpKind::attention_context ? op.inputs[0] : op.outputs[0];
-  return 2 * static_cast<double>(scores.elements()) * static_cast<double>(op.attributes.head_dim);
+  const bool context = op.kind == OpKind::attention_context;
+  const TensorType& scores = context ? op.inputs[0] : op.outputs[0];
+  const int64_t width = context ? op.attributes.value_width() : op.attributes.head_dim;
+  return 2 * static_cast<double>(scores.elements()) * static_cast<double>(width);
 }
 
 double flops_of_two_score_products(const OpInstance& op) {
-  const TensorType& scores = op.kind == OpKind::attention_scores_backward ? op.inputs[0] : op.inputs[1];
-  return 4 * static_cast<double>(scores.elements()) * static_cast<double>(op.attributes.head_dim);
+  const bool context = op.kind == OpKind::attention_context_backward;
+  const TensorType& scores = context ? op.inputs[1] : op.inputs[0];
+  const int64_t width = context ? op.attributes.value_width() : op.attributes.head_dim;
+  return 4 * static_cast<double>(scores.elements()) * static_cast<double>(width);
 }
 
 double flops_per_element(const OpInstance& op) {

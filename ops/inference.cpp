@@ -18,8 +18,7 @@ int64_t sequences_of(const GraphTensor& rows, const OpAttributes& attributes) {
 }
 
 void check_packed_heads(const GraphTensor& qkv, const OpAttributes& attributes) {
-  ensure(qkv.dims.at(1).size == (attributes.heads + 2 * attributes.kv_heads) * attributes.head_dim,
-         "packed rows hold q, k and v of all heads");
+  ensure(qkv.dims.at(1).size == attributes.qkv_columns(), "packed rows hold q, k and v of all heads");
 }
 
 /// `dim` in units of the context-parallel degree.
@@ -85,7 +84,7 @@ Inferred infer_linear(const Inputs& inputs, const OpAttributes&, const Precision
 
 Inferred infer_attention(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
   check_packed_heads(inputs.at(0), attributes);
-  return {{precision.activation, {inputs[0].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}},
+  return {{precision.activation, {inputs[0].dims[0], {DimName::attention, attributes.o_columns()}}},
           attention_statistic(inputs[0], attributes, precision)};
 }
 
@@ -101,30 +100,30 @@ Inferred infer_attention_scores(const Inputs& inputs, const OpAttributes& attrib
 
 Inferred infer_attention_context(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
   check_packed_heads(inputs.at(1), attributes);
-  return {{precision.activation, {inputs[1].dims[0], {DimName::attention, attributes.heads * attributes.head_dim}}}};
+  return {{precision.activation, {inputs[1].dims[0], {DimName::attention, attributes.o_columns()}}}};
 }
 
 Inferred infer_split_qkv(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
   check_packed_heads(inputs.at(0), attributes);
   const Dim& rows = inputs[0].dims[0];
-  return {{inputs[0].dtype, {rows, {DimName::attention, attributes.heads * attributes.head_dim}}},
-          {inputs[0].dtype, {rows, {DimName::kv, 2 * attributes.kv_heads * attributes.head_dim}}}};
+  return {{inputs[0].dtype, {rows, {DimName::attention, attributes.q_columns()}}},
+          {inputs[0].dtype, {rows, {DimName::kv, attributes.kv_columns()}}}};
 }
 
 Inferred infer_join_qkv(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {
-  ensure(inputs.at(0).dims.at(1).size == attributes.heads * attributes.head_dim &&
-             inputs.at(1).dims.at(1).size == 2 * attributes.kv_heads * attributes.head_dim &&
-             inputs[0].dims[0] == inputs[1].dims[0],
+  ensure(inputs.at(0).dims.at(1).size == attributes.q_columns() &&
+             inputs.at(1).dims.at(1).size == attributes.kv_columns() && inputs[0].dims[0] == inputs[1].dims[0],
          "q and kv hold the same rows of all heads");
-  const Dim columns{DimName::qkv, (attributes.heads + 2 * attributes.kv_heads) * attributes.head_dim};
+  const Dim columns{DimName::qkv, attributes.qkv_columns()};
   return {{inputs[0].dtype, {inputs[0].dims[0], columns}}};
 }
 
 Inferred infer_ring_attention(const Inputs& inputs, const OpAttributes& attributes, const Precision& precision) {
-  ensure(inputs.at(0).dims.at(1).size == attributes.heads * attributes.head_dim &&
-             inputs.at(1).dims.at(1).size == 2 * attributes.kv_heads * attributes.head_dim,
-         "q and kv hold all heads");
-  return {like(inputs[0]), attention_statistic(inputs[0], attributes, precision)};
+  ensure(
+      inputs.at(0).dims.at(1).size == attributes.q_columns() && inputs.at(1).dims.at(1).size == attributes.kv_columns(),
+      "q and kv hold all heads");
+  const Dim columns{DimName::attention, attributes.o_columns()};
+  return {{inputs[0].dtype, {inputs[0].dims[0], columns}}, attention_statistic(inputs[0], attributes, precision)};
 }
 
 Inferred infer_heads_split(const Inputs& inputs, const OpAttributes& attributes, const Precision&) {

@@ -70,6 +70,7 @@ std::string signature(const OpInstance& op) {
     fmt::format_to(out, "/a{}g{}d{}s{}", attributes.heads, attributes.kv_heads, attributes.head_dim,
                    attributes.sequence_length);
   }
+  if (attributes.value_dim > 0) fmt::format_to(out, "/v{}", attributes.value_dim);
   if (attributes.context_parallel > 1) fmt::format_to(out, "/c{}", attributes.context_parallel);
   if (attributes.window > 0) fmt::format_to(out, "/w{}", attributes.window);
   if (attributes.probability > 0) text += "/p";

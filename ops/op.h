@@ -2,7 +2,8 @@
 // an operator is its own matter. The operand conventions below bind every back end.
 //
 // Notation: T rows (tokens of a micro-batch = sequences x S), S = sequence_length, H = hidden, A heads and G KV heads on
-// this rank, D = head_dim, F = FFN columns on this rank, V = vocabulary rows on this rank, P = tensor-parallel degree,
+// this rank, D = head_dim of queries and keys, W = value_dim of values (D unless said), F = FFN columns on this rank,
+// V = vocabulary rows on this rank, P = tensor-parallel degree,
 // C = context-parallel degree (`context_parallel`). Under context parallelism S is what a rank holds of each sequence;
 // which positions those are, ops/zigzag.h says; rows and positions of a tensor: kernels/row_map.h.
 // Mixture of experts: E experts in the model, N expert-parallel ranks (`expert_ranks`), L = E/N experts of a rank, K experts
@@ -40,24 +41,27 @@ enum class OpKind : uint8_t {
   linear_backward_weight,  ///< dy[T,N], x[T,K] -> accum dw[N,K]
   bias_add,                ///< x[T,N], bias[N] -> x + bias; in place allowed (row-parallel bias: after the sum over tp)
   bias_backward,           ///< dy[T,N] -> accum db[N]
-  // Attention. Packed rows: A query heads, then G key heads, then G value heads, each D wide.
-  rope_table,          ///< -> table f32[S*C,D/2,2] (cos, sin) of the half-split rotation; run once at start
-  rope,                ///< qkv[T,(A+2G)D], table -> qkv' (q and k rotated, v copied); in place allowed
+  // Attention. Packed rows [T,(A+G)D+GW]: A query heads, then G key heads, each D wide, then G value heads, W wide.
+  rope_table,          ///< -> table f32[S*C,R/2,2] (cos, sin) times `rope_magnitude`, R = D or `rope_dim`; run at start
+  rope,                ///< qkv, table -> qkv' (q and k rotated half-split, v copied); in place allowed
   rope_backward,       ///< dqkv', table -> dqkv; in place allowed
-  attention,           ///< qkv -> o[T,A*D], lse[T/S,A,S]; causal, `scale`, `window` (0: none), dropout `probability`
+  attention,           ///< qkv -> o[T,A*W], lse[T/S,A,S]; causal, `scale`, `window` (0: none), dropout `probability`
   attention_backward,  ///< do, qkv, o, lse -> dqkv
   attention_scores,    ///< unfused: qkv -> scores[T/S,A,S,S] = scale * q k^T (entries above the diagonal undefined)
   attention_softmax,   ///< scores -> p, causal, in place allowed; entries above the diagonal become 0
-  attention_context,   ///< p[T/S,A,S,S], qkv -> o[T,A*D]
+  attention_context,   ///< p[T/S,A,S,S], qkv -> o[T,A*W]
   attention_scores_backward,   ///< dscores, qkv -> accum dqkv (q and k parts)
   attention_softmax_backward,  ///< dp, p -> dscores; in place allowed
   attention_context_backward,  ///< do, p, qkv -> dp, dqkv (v part set, q and k parts set to 0)
-  split_qkv,                   ///< qkv[T,(A+2G)D] -> q[T,A*D], kv[T,2G*D] (key heads, then value heads)
+  split_qkv,                   ///< qkv -> q[T,A*D], kv[T,G(D+W)] (key heads, then value heads)
   join_qkv,                    ///< q, kv -> qkv; each is the other's derivative
+  // Latent attention, G = A, R = rope_dim, N = D - R: pairs of neighbours (2i, 2i+1) of the last R of a head are rotated.
+  latent_join,           ///< q[T,A(N+R)], kv[T,A(N+W)], k_rope[T,R], table -> qkv; all heads share the rotated k_rope
+  latent_join_backward,  ///< dqkv, table -> dq, dkv, dk_rope (summed over the heads)
   // Context parallelism. A ring step attends to the keys and values that began at context rank (own - `ring_step`) mod C.
   // dkv belongs to those keys and values: it travels with them.
   ring_attention,           ///< q, kv [, o, lse of the steps before] -> o, lse of all steps so far; in place allowed
-  ring_attention_backward,  ///< do, q, kv, o, lse (final) [, dq, dkv so far] -> dq[T,A*D], dkv[T,2G*D]; in place allowed
+  ring_attention_backward,  ///< do, q, kv, o, lse (final) [, dq, dkv so far] -> dq[T,A*D], dkv[T,G(D+W)]; in place allowed
   heads_split,  ///< x[T,W] -> [C,T,W/C]: part c has the c-th share of the q, k and v heads (kv_heads = 0: of the heads);
                 ///< `heads` and `kv_heads` are those of x, here and in heads_merge
   heads_merge,  ///< [C,T,W/C] -> x[T,W]; each is the other's derivative
@@ -90,7 +94,7 @@ enum class OpKind : uint8_t {
   bias_gelu_backward,  ///< dy, x, bias -> dx (the gradient of x + bias)
   swiglu,              ///< gu[T,2F] (gate columns, then up columns) -> y[T,F] = silu(gate) * up
   swiglu_backward,     ///< dy[T,F], gu -> dgu[T,2F]; in place over gu allowed
-  add,                 ///< a, b -> a + b in the type of a (b may have another); in place allowed
+  add,                 ///< a, b -> a + b in the type of a (b may have another); in place allowed where they agree
   copy,                ///< x -> x
   cast,                ///< x -> x in the output's element type
   dropout,             ///< x -> x * mask / (1 - probability); its own derivative; in place allowed; `random_site`
@@ -102,9 +106,9 @@ enum class OpKind : uint8_t {
   // Step bookkeeping and optimizer. n = elements of a flat range.
   fill_zero,     ///< -> x[n] = 0
   squared_norm,  ///< g[n], in any type that accumulates -> accum sum f64[1]; counted only where `count_rule` says so
-  clip_scale,    ///< metrics f64[4] -> metrics: [2] = grad norm, unscaled, [3] = factor min(1, clip_norm / norm)
-                 ///< / loss_scale, 0 if not finite
-  adamw,         ///< g[n] (likewise), metrics f64[4] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
+  clip_scale,    ///< metrics f64[6] (ops/metrics_record.h) -> metrics: gradient norm, unscaled; factor
+                 ///< min(1, clip_norm / norm) / loss_scale, 0 if the norm is not finite or rows overflowed
+  adamw,         ///< g[n] (likewise), metrics f64[6] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
   count_
 };
 
@@ -116,6 +120,7 @@ enum class CountRule : uint8_t {
   tensor_rank_zero,   ///< replicated over tp: only tp rank 0 of replica 0 counts
   first_copy,         ///< KV heads held by several tp ranks: only the first of `kv_copies` neighbours counts
   nobody,             ///< a second holder of a tied weight
+  every_expert_rank,  ///< experts: every rank of expert replica 0 counts what it holds
 };
 
 /// Position encodings by rotation (Su et al. 2021) and their length extensions.
@@ -134,6 +139,8 @@ struct OpAttributes {
   bool heads_cut = false;        ///< after an all-to-all: `heads` are this context rank's share of the tensor rank's
   int64_t ring_step = 0;         ///< of ring attention
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t value_dim = 0;    ///< of values and of o; 0: head_dim
+  int64_t rope_dim = 0;     ///< what is rotated of a head; 0: all of it
   int64_t window = 0;       ///< sliding-window attention: keys within the last `window` positions; 0 = all
   double scale = 0;         ///< of attention scores
   double epsilon = 0;       ///< of norms
@@ -146,6 +153,8 @@ struct OpAttributes {
   RopeScaling rope_scaling = RopeScaling::none;
   double rope_factor = 1, rope_low_frequency = 1, rope_high_frequency = 4;
   int64_t rope_original_positions = 0;
+  double rope_beta_fast = 32, rope_beta_slow = 1;   ///< YaRN: turns at which interpolation begins, and is complete
+  double rope_magnitude = 1;                        ///< factor of cosines and sines
   int64_t experts = 0, experts_per_token = 0;       ///< of the whole model
   int64_t expert_groups = 1, groups_per_token = 1;  ///< a token's experts come from its best groups
   int64_t sequences = 0;                            ///< B of statistics and balance losses
@@ -159,6 +168,13 @@ struct OpAttributes {
   double balance_coefficient = 0;  ///< of the load-balance loss, per sequence
   double z_coefficient = 0;        ///< of the router z loss
   bool operator==(const OpAttributes&) const = default;
+
+  int64_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
+  int64_t rotated_width() const { return rope_dim > 0 ? rope_dim : head_dim; }
+  int64_t q_columns() const { return heads * head_dim; }
+  int64_t kv_columns() const { return kv_heads * (head_dim + value_width()); }
+  int64_t qkv_columns() const { return q_columns() + kv_columns(); }
+  int64_t o_columns() const { return heads * value_width(); }
 };
 
 /// Element type and sizes of one operand.

@@ -66,6 +66,8 @@ std::vector<OpInfo> rows() {
        operands, {}},
       {split_qkv, "split_qkv", element, 0, {}, infer_split_qkv, per_element, operands, derive_split_qkv},
       {join_qkv, "join_qkv", element, 0, {}, infer_join_qkv, per_element, operands, derive_join_qkv},
+      {latent_join, "latent_join", element, 0, {}, infer_latent_join, per_element, operands, derive_latent_join},
+      {latent_join_backward, "latent_join_backward", element, 0, {}, {}, per_element, operands, {}},
       // program/ puts the steps of a ring where attention and its derivative stood.
       {ring_attention, "ring_attention", flash, 0, {{0, 2}, {1, 3}}, infer_ring_attention, flops_of_ring_step, operands,
        {}},

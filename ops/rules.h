@@ -33,6 +33,10 @@ Inferred infer_swiglu(const Inputs&, const OpAttributes&, const Precision&);
 Inferred infer_cross_entropy_stats(const Inputs&, const OpAttributes&, const Precision&);
 Inferred infer_loss(const Inputs&, const OpAttributes&, const Precision&);
 
+// Of latent attention (latent_attention.cpp).
+Inferred infer_latent_join(const Inputs&, const OpAttributes&, const Precision&);
+void derive_latent_join(GradientBuilder&);
+
 // Mixture of experts (mixture_of_experts.cpp).
 Inferred infer_moe_route(const Inputs&, const OpAttributes&, const Precision&);
 Inferred infer_moe_statistics(const Inputs&, const OpAttributes&, const Precision&);

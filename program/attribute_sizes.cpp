@@ -9,8 +9,15 @@ bool is_rows(const OpAttributes& a, const TensorType& type, int64_t width) {
          type.shape[0] % a.sequence_length == 0 && type.shape[1] == width;
 }
 
-bool is_packed(const OpAttributes& a, const TensorType& type) {
-  return is_rows(a, type, (a.heads + 2 * a.kv_heads) * a.head_dim);
+bool is_packed(const OpAttributes& a, const TensorType& type) { return is_rows(a, type, a.qkv_columns()); }
+
+bool is_attended(const OpAttributes& a, const TensorType& type) { return is_rows(a, type, a.o_columns()); }
+
+/// The operands of latent attention that make packed rows.
+bool is_latent(const OpAttributes& a, const TensorType& q, const TensorType& kv, const TensorType& k_rope) {
+  const int64_t nope = a.head_dim - a.rope_dim;
+  return a.heads == a.kv_heads && a.rope_dim > 0 && nope >= 0 && is_rows(a, q, a.q_columns()) &&
+         is_rows(a, kv, a.heads * (nope + a.value_width())) && is_rows(a, k_rope, a.rope_dim);
 }
 
 /// [T/S, A, S] or [T/S, A, S, S].
@@ -24,8 +31,7 @@ bool is_cut_in(const OpAttributes& a, const TensorType& parts) {
 
 /// x[T, W] with a share of each head's columns for every context rank.
 bool is_headed(const OpAttributes& a, const TensorType& rows) {
-  const int64_t heads = a.heads + 2 * a.kv_heads;
-  return a.heads > 0 && a.head_dim > 0 && rows.shape.size() == 2 && rows.shape[1] == heads * a.head_dim &&
+  return a.heads > 0 && a.head_dim > 0 && rows.shape.size() == 2 && rows.shape[1] == a.qkv_columns() &&
          a.heads % a.context_parallel == 0 && a.kv_heads % a.context_parallel == 0;
 }
 
@@ -70,17 +76,20 @@ bool attributes_agree(const OpInstance& op) {
     case OpKind::rope_backward:
     case OpKind::split_qkv: return is_packed(a, in[0]);
     case OpKind::join_qkv: return is_packed(a, out[0]);
-    case OpKind::attention: return is_packed(a, in[0]) && is_by_head(a, out[1]);
+    case OpKind::latent_join: return is_packed(a, out[0]) && is_latent(a, in[0], in[1], in[2]);
+    case OpKind::latent_join_backward: return is_packed(a, in[0]) && is_latent(a, out[0], out[1], out[2]);
+    case OpKind::attention: return is_packed(a, in[0]) && is_attended(a, out[0]) && is_by_head(a, out[1]);
     case OpKind::attention_scores: return is_packed(a, in[0]) && is_by_head(a, out[0]);
-    case OpKind::attention_context:
+    case OpKind::attention_context: return is_packed(a, in[1]) && is_attended(a, out[0]) && is_by_head(a, in[0]);
     case OpKind::attention_scores_backward: return is_packed(a, in[1]) && is_by_head(a, in[0]);
-    case OpKind::attention_backward: return is_packed(a, in[1]) && is_by_head(a, in[3]);
-    case OpKind::attention_context_backward: return is_packed(a, in[2]) && is_by_head(a, in[1]);
+    case OpKind::attention_backward: return is_packed(a, in[1]) && is_attended(a, in[0]) && is_by_head(a, in[3]);
+    case OpKind::attention_context_backward:
+      return is_packed(a, in[2]) && is_attended(a, in[0]) && is_by_head(a, in[1]);
     case OpKind::ring_attention:
-      return is_rows(a, in[0], a.heads * a.head_dim) && is_rows(a, in[1], 2 * a.kv_heads * a.head_dim) &&
+      return is_rows(a, in[0], a.q_columns()) && is_rows(a, in[1], a.kv_columns()) && is_attended(a, out[0]) &&
              is_by_head(a, out[1]);
     case OpKind::ring_attention_backward:
-      return is_rows(a, in[1], a.heads * a.head_dim) && is_rows(a, in[2], 2 * a.kv_heads * a.head_dim) &&
+      return is_rows(a, in[1], a.q_columns()) && is_rows(a, in[2], a.kv_columns()) && is_attended(a, in[0]) &&
              is_by_head(a, in[4]);
     case OpKind::heads_split: return is_cut_in(a, out[0]) && is_headed(a, in[0]);
     case OpKind::heads_merge: return is_cut_in(a, in[0]) && is_headed(a, out[0]);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kMostAttribute = int64_t{1} << 28;
 
-constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody"};
+constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody",
+                                           "every_expert_rank"};
 constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3", "yarn"};
 constexpr const char* kScoringNames[] = {"softmax", "sigmoid"};
 constexpr const char* kGroupScoreNames[] = {"best_expert", "sum_of_best_two"};
@@ -25,6 +26,8 @@ constexpr AttributeField kAttributeFields[] = {
     {"heads", &OpAttributes::heads, nullptr},
     {"kv_heads", &OpAttributes::kv_heads, nullptr},
     {"head_dim", &OpAttributes::head_dim, nullptr},
+    {"value_dim", &OpAttributes::value_dim, nullptr},
+    {"rope_dim", &OpAttributes::rope_dim, nullptr},
     {"window", &OpAttributes::window, nullptr},
     {"vocabulary", &OpAttributes::vocabulary, nullptr},
     {"context_parallel", &OpAttributes::context_parallel, nullptr},
@@ -45,6 +48,9 @@ constexpr AttributeField kAttributeFields[] = {
     {"rope_factor", nullptr, &OpAttributes::rope_factor},
     {"rope_low_frequency", nullptr, &OpAttributes::rope_low_frequency},
     {"rope_high_frequency", nullptr, &OpAttributes::rope_high_frequency},
+    {"rope_beta_fast", nullptr, &OpAttributes::rope_beta_fast},
+    {"rope_beta_slow", nullptr, &OpAttributes::rope_beta_slow},
+    {"rope_magnitude", nullptr, &OpAttributes::rope_magnitude},
     {"gate_scale", nullptr, &OpAttributes::gate_scale},
     {"balance_coefficient", nullptr, &OpAttributes::balance_coefficient},
     {"z_coefficient", nullptr, &OpAttributes::z_coefficient},

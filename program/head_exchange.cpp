@@ -58,6 +58,8 @@ int HeadExchange::enter(int rows, const OpAttributes& attributes) {
 void HeadExchange::leave(int whole, int rows, OpAttributes attributes) {
   const std::string name = tensor(rows).name;
   attributes.kv_heads = 0;
+  attributes.head_dim = attributes.value_width();  // rows of o
+  attributes.value_dim = 0;
   const int parts = emit(graph_, nodes_, OpKind::rows_split, attributes, {whole}, {name + ".by_rows"})[0];
   const int received = emit(graph_, nodes_, NodeCollective::all_to_all_context, parts, name + ".by_heads");
   nodes_.push_back({OpKind::heads_merge, NodeCollective::none, attributes, {received}, {rows}, 0});

@@ -120,9 +120,11 @@ std::string_view operand_pattern(OpKind kind) {
     case OpKind::attention_context_backward: return "T O, B A S S, T Q -> B A S S, T Q";
     case OpKind::split_qkv: return "T Q -> T O, T K";
     case OpKind::join_qkv: return "T O, T K -> T Q";
-    case OpKind::ring_attention: return "T O, T K -> T O, B A S | T O, T K, T O, B A S -> T O, B A S";
+    case OpKind::latent_join: return "T O, T K, T R, S E 2 -> T Q";
+    case OpKind::latent_join_backward: return "T Q, S E 2 -> T O, T K, T R";
+    case OpKind::ring_attention: return "T Q, T K -> T O, B A S | T Q, T K, T O, B A S -> T O, B A S";
     case OpKind::ring_attention_backward:
-      return "T O, T O, T K, T O, B A S -> T O, T K | T O, T O, T K, T O, B A S, T O, T K -> T O, T K";
+      return "T O, T Q, T K, T O, B A S -> T Q, T K | T O, T Q, T K, T O, B A S, T Q, T K -> T Q, T K";
     case OpKind::heads_split:
     case OpKind::rows_split: return "T W -> C U X";
     case OpKind::heads_merge:
@@ -149,8 +151,8 @@ std::string_view operand_pattern(OpKind kind) {
     case OpKind::cross_entropy: return "T V, T -> T V, 1";
     case OpKind::fill_zero: return "-> *";
     case OpKind::squared_norm: return "N -> 1";
-    case OpKind::clip_scale: return "4 -> 4";
-    case OpKind::adamw: return "N, 4 -> N, N, N | N, 4 -> N, N, N, N";
+    case OpKind::clip_scale: return "6 -> 6";
+    case OpKind::adamw: return "N, 6 -> N, N, N | N, 6 -> N, N, N, N";
     case OpKind::count_: break;
   }
   return "";

@@ -5,6 +5,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/log.h"
 #include "runtime/data/prepare.h"
 #include "runtime/tokenizer/encoder.h"
 #include "workflow/run_notes.h"
@@ -17,6 +18,12 @@ constexpr const char* kTokenizerFile = "tokenizer.json";
 std::string note_of(const std::map<std::string, std::string>& notes, const char* name) {
   const auto found = notes.find(name);
   return found == notes.end() ? "" : found->second;
+}
+
+std::optional<DatasetInfo> read_info(const std::filesystem::path& data) {
+  const auto path = dataset_info_path(data);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return dataset_info_from_json(read_file(path), path.string());
 }
 
 /// Beside the checkpoint's files, its folder of checkpoints, or its run.
@@ -41,7 +48,12 @@ void note_tokenizer(const DatasetInfo& info, std::map<std::string, std::string>&
 
 void keep_tokenizer(const std::filesystem::path& data, const std::filesystem::path& run) {
   const auto copy = tokenizer_path(data);
-  if (!std::filesystem::exists(copy)) return;
+  if (!std::filesystem::exists(copy)) {
+    if (const auto info = read_info(data); info && !info->tokenizer_digest.empty()) {
+      log_warning("{} is missing: sample will need --tokenizer for this run's checkpoints", copy.string());
+    }
+    return;
+  }
   write_file_atomically(run / kTokenizerFile, read_file(copy, kTokenizerFileLimitBytes));
 }
 
@@ -50,11 +62,10 @@ std::string tokenizer_difference(const std::filesystem::path& model, const std::
   const bool folder = std::filesystem::is_directory(model, error);
   if (!folder && !std::filesystem::is_regular_file(model, error)) return "";
   const auto of_model = (folder ? model : model.parent_path()) / kTokenizerFile;
-  if (!std::filesystem::exists(of_model) || !std::filesystem::exists(dataset_info_path(data))) return "";
-  const DatasetInfo info = dataset_info_from_json(read_file(dataset_info_path(data)), dataset_info_path(data).string());
-  if (digest_of(read_file(of_model, kTokenizerFileLimitBytes)) == info.tokenizer_digest) return "";
+  const auto info = std::filesystem::exists(of_model) ? read_info(data) : std::nullopt;
+  if (!info || digest_of(read_file(of_model, kTokenizerFileLimitBytes)) == info->tokenizer_digest) return "";
   return fmt::format("{} was made with another tokenizer ({}) than the model's, {}: its ids may mean other text",
-                     data.string(), info.tokenizer_name.empty() ? info.tokenizer : info.tokenizer_name,
+                     data.string(), info->tokenizer_name.empty() ? info->tokenizer : info->tokenizer_name,
                      of_model.string());
 }
 

@@ -18,7 +18,8 @@ inline constexpr int64_t kTileAlign = 16;
 /// Sizes and strides of one attention operator: of whole sequences with q, k and v in packed rows, or of one ring step
 /// with rows of q and rows of k and v, which hold two chunks of consecutive positions of every sequence.
 struct AttentionShape {
-  int64_t sequences, length, heads, kv_heads, head_dim;
+  int64_t sequences, length, heads, kv_heads;
+  int64_t head_dim, value_dim;  ///< widths of a query or key and of a value
   int64_t window;
   float scale;
   double probability;
@@ -33,6 +34,7 @@ struct AttentionShape {
         heads(op.attributes.heads),
         kv_heads(op.attributes.kv_heads),
         head_dim(op.attributes.head_dim),
+        value_dim(op.attributes.value_width()),
         window(op.attributes.window),
         scale(static_cast<float>(op.attributes.scale)),
         probability(op.attributes.probability),
@@ -43,22 +45,28 @@ struct AttentionShape {
         whole_length(length * op.attributes.context_parallel),
         tile(std::min(kLargestTile, round_up(chunk, kTileAlign))) {}
 
-  int64_t q_row() const { return (heads + (packed ? 2 * kv_heads : 0)) * head_dim; }
-  int64_t kv_row() const { return ((packed ? heads : 0) + 2 * kv_heads) * head_dim; }
-  int64_t o_row() const { return heads * head_dim; }
+  int64_t q_columns() const { return heads * head_dim; }
+  int64_t kv_columns() const { return kv_heads * (head_dim + value_dim); }
+  int64_t q_row() const { return q_columns() + (packed ? kv_columns() : 0); }
+  int64_t kv_row() const { return (packed ? q_columns() : 0) + kv_columns(); }
+  int64_t o_row() const { return heads * value_dim; }
   int64_t group() const { return heads / kv_heads; }
   int64_t padded_dim() const { return round_up(head_dim, kTileAlign); }
+  int64_t padded_value() const { return round_up(value_dim, kTileAlign); }
   int64_t padded_chunk() const { return round_up(chunk, tile); }
   int64_t padded_length() const { return chunks * padded_chunk(); }
 
   // Offsets of row 0 of a sequence's head.
   int64_t q(int64_t sequence, int64_t head) const { return sequence * length * q_row() + head * head_dim; }
-  int64_t k(int64_t sequence, int64_t kv_head) const {
-    return sequence * length * kv_row() + ((packed ? heads : 0) + kv_head) * head_dim;
+  int64_t k(int64_t sequence, int64_t kv_head) const { return keys(sequence) + kv_head * head_dim; }
+  int64_t v(int64_t sequence, int64_t kv_head) const {
+    return keys(sequence) + kv_heads * head_dim + kv_head * value_dim;
   }
-  int64_t v(int64_t sequence, int64_t kv_head) const { return k(sequence, kv_head + kv_heads); }
-  int64_t o(int64_t sequence, int64_t head) const { return sequence * length * o_row() + head * head_dim; }
+  int64_t o(int64_t sequence, int64_t head) const { return sequence * length * o_row() + head * value_dim; }
   int64_t lse(int64_t sequence, int64_t head) const { return (sequence * heads + head) * length; }
+
+ private:
+  int64_t keys(int64_t sequence) const { return sequence * length * kv_row() + (packed ? q_columns() : 0); }
 };
 
 /// Positions at which the chunks of the queries and of the keys begin. Chunks are as long as each other and do not

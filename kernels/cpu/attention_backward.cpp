@@ -28,17 +28,19 @@ struct AttentionBackward {
 
 /// One thread's buffers in the workspace. Every chunk begins a tile.
 struct BackwardScratch {
-  float *keys_transposed, *values_transposed;  ///< [S / tile][D][tile]
+  float *keys_transposed, *values_transposed;  ///< [S / tile][D][tile] and [S / tile][W][tile]
   float* keys;                                 ///< [S][padded D]
-  float *dkeys, *dvalues;                      ///< [S][padded D], summed over the query heads of the group
-  float *query, *d_o, *dquery;                 ///< tiles [tile][padded D]; the query is scaled
+  float *dkeys, *dvalues;                      ///< [S][padded D] and [S][padded W], summed over the group's query heads
+  float *query, *dquery;                       ///< tiles [tile][padded D]; the query is scaled
+  float* d_o;                                  ///< tile [tile][padded W]
   float *p, *ds;                               ///< tiles [tile][tile]
   float* delta;                                ///< [tile]
 
   static int64_t floats(const AttentionShape& s) {
-    return round_up(2 * s.head_dim * s.padded_length() + 3 * s.padded_length() * s.padded_dim() +
-                        3 * s.tile * s.padded_dim() + 2 * s.tile * s.tile + s.tile,
-                    kTileAlign);
+    const int64_t columns = s.head_dim + s.value_dim + 2 * s.padded_dim() + s.padded_value();
+    return round_up(
+        columns * s.padded_length() + s.tile * (2 * s.padded_dim() + s.padded_value()) + 2 * s.tile * s.tile + s.tile,
+        kTileAlign);
   }
 
   BackwardScratch(const AttentionShape& s, float* at) {
@@ -47,14 +49,14 @@ struct BackwardScratch {
       at += count;
       return taken;
     };
-    const int64_t rows = s.padded_length(), width = s.padded_dim();
+    const int64_t rows = s.padded_length(), width = s.padded_dim(), value_width = s.padded_value();
     keys_transposed = take(s.head_dim * rows);
-    values_transposed = take(s.head_dim * rows);
+    values_transposed = take(s.value_dim * rows);
     keys = take(rows * width);
     dkeys = take(rows * width);
-    dvalues = take(rows * width);
+    dvalues = take(rows * value_width);
     query = take(s.tile * width);
-    d_o = take(s.tile * width);
+    d_o = take(s.tile * value_width);
     dquery = take(s.tile * width);
     p = take(s.tile * s.tile);
     ds = take(s.tile * s.tile);
@@ -74,14 +76,16 @@ namespace {
 void pack_chunk(const AttentionShape& s, const float* k, const float* v, int64_t chunk,
                 const BackwardScratch& scratch) {
   const int64_t row = s.kv_row(), packed = chunk * s.padded_chunk(), width = s.padded_dim();
+  const int64_t value_width = s.padded_value();
   for (int64_t first = 0; first < s.chunk; first += s.tile) {
-    const int64_t keys = std::min(s.tile, s.chunk - first), at = (packed + first) * s.head_dim;
-    transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + at, s.tile, s.tile);
-    transpose_tile(v + first * row, row, keys, s.head_dim, scratch.values_transposed + at, s.tile, s.tile);
+    const int64_t keys = std::min(s.tile, s.chunk - first), at = packed + first;
+    transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys_transposed + at * s.head_dim, s.tile, s.tile);
+    transpose_tile(v + first * row, row, keys, s.value_dim, scratch.values_transposed + at * s.value_dim, s.tile,
+                   s.tile);
   }
   copy_tile(k, row, s.chunk, s.head_dim, 1.0f, scratch.keys + packed * width, width);
   std::fill_n(scratch.dkeys + packed * width, s.chunk * width, 0.0f);
-  std::fill_n(scratch.dvalues + packed * width, s.chunk * width, 0.0f);
+  std::fill_n(scratch.dvalues + packed * value_width, s.chunk * value_width, 0.0f);
 }
 
 /// One row of a tile: p = exp(scores - lse), ds = p (dp - delta); entries that the query does not see become 0. With
@@ -127,18 +131,18 @@ void probability_tile(const AttentionBackward& a, const AttentionShape& s, const
 /// The gradients that one tile of queries gives to one tile of keys, and receives from it.
 void backward_tile_pair(const AttentionBackward& a, const AttentionShape& s, const BackwardScratch& scratch,
                         const QueryTile& tile, const KeyTile& key) {
-  const int64_t queries = tile.queries, keys = key.keys, width = s.padded_dim();
+  const int64_t queries = tile.queries, keys = key.keys, width = s.padded_dim(), value_width = s.padded_value();
   const int64_t packed = key.chunk * s.padded_chunk() + key.first;
   const Triangle result = key.diagonal ? Triangle::columns : Triangle::none;
   const Triangle by_query = key.diagonal ? Triangle::depth_end : Triangle::none;
   const Triangle by_key = key.diagonal ? Triangle::depth_begin : Triangle::none;
   tile_product(queries, s.tile, s.head_dim, {scratch.query, width, 1},
                {scratch.keys_transposed + packed * s.head_dim, s.tile}, {scratch.p, s.tile, false}, result);
-  tile_product(queries, s.tile, s.head_dim, {scratch.d_o, width, 1},
-               {scratch.values_transposed + packed * s.head_dim, s.tile}, {scratch.ds, s.tile, false}, result);
+  tile_product(queries, s.tile, s.value_dim, {scratch.d_o, value_width, 1},
+               {scratch.values_transposed + packed * s.value_dim, s.tile}, {scratch.ds, s.tile, false}, result);
   probability_tile(a, s, scratch, tile, key);
-  tile_product(keys, width, queries, {scratch.p, 1, s.tile}, {scratch.d_o, width},
-               {scratch.dvalues + packed * width, width, true}, by_key);
+  tile_product(keys, value_width, queries, {scratch.p, 1, s.tile}, {scratch.d_o, value_width},
+               {scratch.dvalues + packed * value_width, value_width, true}, by_key);
   tile_product(keys, width, queries, {scratch.ds, 1, s.tile}, {scratch.query, width},
                {scratch.dkeys + packed * width, width, true}, by_key);
   tile_product(queries, width, keys, {scratch.ds, s.tile, 1}, {scratch.keys + packed * width, width},
@@ -151,7 +155,7 @@ void sum_deltas(const AttentionBackward& a, const AttentionShape& s, const Backw
   for (int64_t i = 0; i < queries; ++i) {
     const float *d_o = a.d_o + at + i * s.o_row(), *o = a.o + at + i * s.o_row();
     scratch.delta[i] =
-        sum_vectors(s.head_dim, [=](auto part, int64_t c) { return hn::Mul(part.load(d_o + c), part.load(o + c)); });
+        sum_vectors(s.value_dim, [=](auto part, int64_t c) { return hn::Mul(part.load(d_o + c), part.load(o + c)); });
   }
 }
 
@@ -203,7 +207,7 @@ void backward_query_tile(const AttentionBackward& a, const AttentionShape& s, co
   const int64_t width = s.padded_dim(), q_at = s.q(tile.sequence, tile.head) + tile.row * s.q_row();
   const int64_t o_at = s.o(tile.sequence, tile.head) + tile.row * s.o_row();
   copy_tile(a.q + q_at, s.q_row(), tile.queries, s.head_dim, s.scale, scratch.query, width);
-  copy_tile(a.d_o + o_at, s.o_row(), tile.queries, s.head_dim, 1.0f, scratch.d_o, width);
+  copy_tile(a.d_o + o_at, s.o_row(), tile.queries, s.value_dim, 1.0f, scratch.d_o, s.padded_value());
   sum_deltas(a, s, scratch, o_at, tile.queries);
   std::fill_n(scratch.dquery, tile.queries * width, 0.0f);
   for_each_key_tile(s, a.positions, tile.chunk, tile.first,
@@ -230,16 +234,16 @@ void backward_query_head(const AttentionBackward& a, const AttentionShape& s, co
 /// dk and dv of one chunk of keys.
 void store_chunk(const AttentionBackward& a, const AttentionShape& s, const BackwardScratch& scratch, int64_t sequence,
                  int64_t kv_head, int64_t chunk) {
-  const int64_t at = chunk * s.chunk * s.kv_row(), packed = chunk * s.padded_chunk() * s.padded_dim();
+  const int64_t at = chunk * s.chunk * s.kv_row(), packed = chunk * s.padded_chunk();
   const GradientRows dk = rows_at(a.dkv, a.dkv_before, s.k(sequence, kv_head) + at, s.kv_row());
   const GradientRows dv = rows_at(a.dkv, a.dkv_before, s.v(sequence, kv_head) + at, s.kv_row());
   if (!a.positions.key_chunk_is_seen(s, chunk)) {
     keep_rows(s.chunk, s.head_dim, dk);
-    keep_rows(s.chunk, s.head_dim, dv);
+    keep_rows(s.chunk, s.value_dim, dv);
     return;
   }
-  store_rows(scratch.dkeys + packed, s.padded_dim(), s.chunk, s.head_dim, 1.0f, dk);
-  store_rows(scratch.dvalues + packed, s.padded_dim(), s.chunk, s.head_dim, 1.0f, dv);
+  store_rows(scratch.dkeys + packed * s.padded_dim(), s.padded_dim(), s.chunk, s.head_dim, 1.0f, dk);
+  store_rows(scratch.dvalues + packed * s.padded_value(), s.padded_value(), s.chunk, s.value_dim, 1.0f, dv);
 }
 
 /// Items [begin, end) of all (sequence, KV head) pairs.
@@ -322,13 +326,13 @@ void check_ring_backward(const OpInstance& op) { check_ring_attention(op, 5); }
 
 std::span<const CpuOp> attention_backward_ops() {
   static constexpr CpuOp kOps[] = {{.kind = OpKind::attention_backward,
-                                    .operands = "do[T,AD] qkv[T,QKV] o[T,AD] lse[B,A,S] -> dqkv[T,QKV]",
+                                    .operands = "do[T,AW] qkv[T,QKV] o[T,AW] lse[B,A,S] -> dqkv[T,QKV]",
                                     .run = run_attention_backward,
                                     .workspace = backward_workspace,
                                     .check = check_attention},
                                    {.kind = OpKind::ring_attention_backward,
-                                    .operands = "do[T,AD] q[T,AD] kv[T,2GD] o[T,AD] lse[B,A,S] dq?[T,AD] dkv?[T,2GD] "
-                                                "-> dq[T,AD] dkv[T,2GD]",
+                                    .operands = "do[T,AW] q[T,AD] kv[T,KV] o[T,AW] lse[B,A,S] dq?[T,AD] dkv?[T,KV] "
+                                                "-> dq[T,AD] dkv[T,KV]",
                                     .run = run_ring_attention_backward,
                                     .workspace = backward_workspace,
                                     .check = check_ring_backward}};

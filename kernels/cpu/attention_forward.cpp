@@ -34,15 +34,15 @@ struct AttentionForward {
 /// One thread's buffers in the workspace.
 struct ForwardScratch {
   float* keys;           ///< transposed, [S / tile][D][tile]; every chunk begins a tile
-  float* values;         ///< [S][padded D]
-  float* query;          ///< scaled tile [tile][D]
+  float* values;         ///< [S][padded W]
+  float* query;          ///< scaled tile [tile][padded D]
   float* scores;         ///< tile [tile][tile]
-  float* result;         ///< tile [tile][padded D]
+  float* result;         ///< tile [tile][padded W]
   float *largest, *sum;  ///< [tile]: running maximum and sum of exponentials
 
   static int64_t floats(const AttentionShape& s) {
-    return round_up(s.head_dim * s.padded_length() + s.padded_length() * s.padded_dim() + s.tile * s.padded_dim() +
-                        s.tile * s.tile + s.tile * s.padded_dim() + 2 * s.tile,
+    return round_up(s.head_dim * s.padded_length() + s.padded_length() * s.padded_value() + s.tile * s.padded_dim() +
+                        s.tile * s.tile + s.tile * s.padded_value() + 2 * s.tile,
                     kTileAlign);
   }
 
@@ -53,10 +53,10 @@ struct ForwardScratch {
       return taken;
     };
     keys = take(s.head_dim * s.padded_length());
-    values = take(s.padded_length() * s.padded_dim());
+    values = take(s.padded_length() * s.padded_value());
     query = take(s.tile * s.padded_dim());
     scores = take(s.tile * s.tile);
-    result = take(s.tile * s.padded_dim());
+    result = take(s.tile * s.padded_value());
     largest = take(s.tile);
     sum = take(s.tile);
   }
@@ -83,7 +83,7 @@ void pack_keys_and_values(const AttentionForward& a, const AttentionShape& s, in
       transpose_tile(k + first * row, row, keys, s.head_dim, scratch.keys + (packed + first) * s.head_dim, s.tile,
                      s.tile);
     }
-    copy_tile(v, row, s.chunk, s.head_dim, 1.0f, scratch.values + packed * s.padded_dim(), s.padded_dim());
+    copy_tile(v, row, s.chunk, s.value_dim, 1.0f, scratch.values + packed * s.padded_value(), s.padded_value());
   }
 }
 
@@ -120,7 +120,7 @@ HWY_INLINE void softmax_tile(const AttentionShape& s, const ForwardScratch& scra
   for (int64_t i = 0; i < tile.queries; ++i) {
     const KeyRange seen = visible_keys(s, tile.position + i, key.position, key.keys);
     float* scores = scratch.scores + i * s.tile;
-    if (shrink[i] != 1.0f) scale_row(scratch.result + i * s.padded_dim(), shrink[i], s.padded_dim());
+    if (shrink[i] != 1.0f) scale_row(scratch.result + i * s.padded_value(), shrink[i], s.padded_value());
     std::fill(scores, scores + seen.begin, 0.0f);
     std::fill(scores + seen.end, scores + s.tile, 0.0f);
     const V32 offset = set(scratch.largest[i]);
@@ -149,14 +149,14 @@ void drop_scores(const AttentionForward& a, const AttentionShape& s, float* scor
 /// log-sum-exp of minus infinity says that they found nothing; o means nothing then.
 void begin_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch,
                 const QueryTile& tile) {
-  const int64_t width = s.padded_dim();
+  const int64_t width = s.padded_value();
   std::fill_n(scratch.largest, s.tile, -std::numeric_limits<float>::infinity());
   std::fill_n(scratch.sum, s.tile, 0.0f);
   if (a.o_before == nullptr) {
     std::fill_n(scratch.result, tile.queries * width, 0.0f);
     return;
   }
-  copy_tile(a.o_before + s.o(tile.sequence, tile.head) + tile.row * s.o_row(), s.o_row(), tile.queries, s.head_dim,
+  copy_tile(a.o_before + s.o(tile.sequence, tile.head) + tile.row * s.o_row(), s.o_row(), tile.queries, s.value_dim,
             1.0f, scratch.result, width);
   const float* lse = a.lse_before + s.lse(tile.sequence, tile.head) + tile.row;
   for (int64_t i = 0; i < tile.queries; ++i) {
@@ -171,10 +171,10 @@ void begin_tile(const AttentionForward& a, const AttentionShape& s, const Forwar
 void store_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch,
                 const QueryTile& tile) {
   for (int64_t i = 0; i < tile.queries; ++i) {
-    const float* result = scratch.result + i * s.padded_dim();
+    const float* result = scratch.result + i * s.padded_value();
     float* o = a.o + s.o(tile.sequence, tile.head) + (tile.row + i) * s.o_row();
     const V32 inverse = set(scratch.sum[i] == 0 ? 0.0f : 1.0f / scratch.sum[i]);
-    each_vector(s.head_dim, [=](auto part, int64_t c) { part.store(hn::Mul(part.load(result + c), inverse), o + c); });
+    each_vector(s.value_dim, [=](auto part, int64_t c) { part.store(hn::Mul(part.load(result + c), inverse), o + c); });
   }
   float* lse = a.lse + s.lse(tile.sequence, tile.head) + tile.row;
   each_vector(tile.queries, [=](auto part, int64_t i) {
@@ -186,7 +186,7 @@ void store_tile(const AttentionForward& a, const AttentionShape& s, const Forwar
 /// One tile of queries of one head against all keys that it sees.
 void attend_tile(const AttentionForward& a, const AttentionShape& s, const ForwardScratch& scratch,
                  const QueryTile& tile) {
-  const int64_t width = s.padded_dim();
+  const int64_t width = s.padded_dim(), values = s.padded_value();
   copy_tile(a.q + s.q(tile.sequence, tile.head) + tile.row * s.q_row(), s.q_row(), tile.queries, s.head_dim, s.scale,
             scratch.query, width);
   begin_tile(a, s, scratch, tile);
@@ -199,8 +199,9 @@ void attend_tile(const AttentionForward& a, const AttentionShape& s, const Forwa
     for (int64_t i = 0; s.probability > 0 && i < tile.queries; ++i) {
       drop_scores(a, s, scratch.scores + i * s.tile, tile, tile.position + i, key.position);
     }
-    tile_product(tile.queries, width, key.keys, {scratch.scores, s.tile, 1}, {scratch.values + packed * width, width},
-                 {scratch.result, width, true}, key.diagonal ? Triangle::depth_end : Triangle::none);
+    tile_product(tile.queries, values, key.keys, {scratch.scores, s.tile, 1},
+                 {scratch.values + packed * values, values}, {scratch.result, values, true},
+                 key.diagonal ? Triangle::depth_end : Triangle::none);
   });
   store_tile(a, s, scratch, tile);
 }
@@ -210,7 +211,7 @@ void keep_chunk(const AttentionForward& a, const AttentionShape& s, int64_t sequ
   const int64_t row = chunk * s.chunk, o = s.o(sequence, head) + row * s.o_row(), lse = s.lse(sequence, head) + row;
   if (a.o != a.o_before) {
     for (int64_t i = 0; i < s.chunk; ++i) {
-      std::copy_n(a.o_before + o + i * s.o_row(), s.head_dim, a.o + o + i * s.o_row());
+      std::copy_n(a.o_before + o + i * s.o_row(), s.value_dim, a.o + o + i * s.o_row());
     }
   }
   if (a.lse != a.lse_before) std::copy_n(a.lse_before + lse, s.chunk, a.lse + lse);
@@ -321,12 +322,12 @@ void check_ring_attention(const OpInstance& op, size_t first_step_inputs) {
 
 std::span<const CpuOp> attention_ops() {
   static constexpr CpuOp kOps[] = {{.kind = OpKind::attention,
-                                    .operands = "qkv[T,QKV] -> o[T,AD] lse[B,A,S]",
+                                    .operands = "qkv[T,QKV] -> o[T,AW] lse[B,A,S]",
                                     .run = run_attention,
                                     .workspace = attention_workspace,
                                     .check = check_attention},
                                    {.kind = OpKind::ring_attention,
-                                    .operands = "q[T,AD] kv[T,2GD] o?[T,AD] lse?[B,A,S] -> o[T,AD] lse[B,A,S]",
+                                    .operands = "q[T,AD] kv[T,KV] o?[T,AW] lse?[B,A,S] -> o[T,AW] lse[B,A,S]",
                                     .run = run_ring_attention,
                                     .workspace = attention_workspace,
                                     .check = check_ring_forward}};

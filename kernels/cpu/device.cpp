@@ -19,8 +19,8 @@ OpTable collect_ops() {
   OpTable table{};
   for (const auto list :
        {embedding_ops(), norm_ops(), qk_norm_ops(), linear_ops(), rope_ops(), attention_ops(), attention_backward_ops(),
-        unfused_attention_ops(), rearrange_ops(), router_ops(), router_balance_ops(), dispatch_ops(),
-        expert_linear_ops(), element_wise_ops(), dropout_ops(), loss_ops(), optimizer_ops()}) {
+        unfused_attention_ops(), latent_attention_ops(), rearrange_ops(), router_ops(), router_balance_ops(),
+        dispatch_ops(), expert_linear_ops(), element_wise_ops(), dropout_ops(), loss_ops(), optimizer_ops()}) {
     for (const CpuOp& op : list) table[static_cast<size_t>(op.kind)] = &op;
   }
   return table;

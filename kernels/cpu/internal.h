@@ -37,6 +37,7 @@ std::span<const CpuOp> rope_ops();
 std::span<const CpuOp> attention_ops();
 std::span<const CpuOp> attention_backward_ops();
 std::span<const CpuOp> unfused_attention_ops();
+std::span<const CpuOp> latent_attention_ops();
 std::span<const CpuOp> rearrange_ops();
 std::span<const CpuOp> router_ops();
 std::span<const CpuOp> router_balance_ops();

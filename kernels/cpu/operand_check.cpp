@@ -63,11 +63,14 @@ Symbols symbols_of(const OpAttributes& a) {
     symbols["A"] = a.heads;
     symbols["G"] = a.kv_heads;
     symbols["D"] = a.head_dim;
-    symbols["QKV"] = (a.heads + 2 * a.kv_heads) * a.head_dim;
-    symbols["AD"] = a.heads * a.head_dim;
-    symbols["GD"] = a.kv_heads * a.head_dim;
+    symbols["QKV"] = a.qkv_columns();
+    symbols["AD"] = a.q_columns();
+    symbols["KV"] = a.kv_columns();
+    symbols["AW"] = a.o_columns();
     symbols["AG"] = a.heads + a.kv_heads;
-    symbols["D/2"] = a.head_dim / 2;
+    symbols["RO"] = a.rotated_width();
+    symbols["RO/2"] = a.rotated_width() / 2;
+    symbols["LKV"] = a.heads * (a.head_dim - a.rope_dim + a.value_width());
   }
   return symbols;
 }

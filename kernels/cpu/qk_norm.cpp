@@ -1,5 +1,5 @@
 // RMS norm of every query and key head (Qwen3; Henry et al. 2020): packed rows of A query heads, G key heads and G
-// value heads, each D wide. Value heads are copied.
+// value heads, each D wide (values may differ). Value heads are copied.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -21,14 +21,14 @@ namespace {
 struct QkNorm {
   const float *x, *query_weight, *key_weight;
   float *y, *rstd;
-  int64_t heads, kv_heads, head_dim;
+  int64_t heads, kv_heads, head_dim, width;
   double epsilon;
 };
 
 struct QkNormBackward {
   const float *dy, *x, *query_weight, *key_weight, *rstd;
   float *dx, *query_sum, *key_sum;
-  int64_t heads, kv_heads, head_dim;
+  int64_t heads, kv_heads, head_dim, width;
 };
 
 }  // namespace
@@ -41,7 +41,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 void qk_norm_rows(const QkNorm& a, int64_t begin, int64_t end) {
-  const int64_t normed_heads = a.heads + a.kv_heads, width = (normed_heads + a.kv_heads) * a.head_dim;
+  const int64_t normed_heads = a.heads + a.kv_heads, width = a.width;
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t head = 0; head < normed_heads; ++head) {
       const float* x = a.x + row * width + head * a.head_dim;
@@ -58,14 +58,13 @@ void qk_norm_rows(const QkNorm& a, int64_t begin, int64_t end) {
       });
       a.rstd[row * normed_heads + head] = rstd;
     }
-    const int64_t values = row * width + normed_heads * a.head_dim;
-    if (a.x != a.y)
-      std::memcpy(a.y + values, a.x + values, static_cast<size_t>(a.kv_heads * a.head_dim) * sizeof(float));
+    const int64_t normed = normed_heads * a.head_dim, values = row * width + normed;
+    if (a.x != a.y) std::memcpy(a.y + values, a.x + values, static_cast<size_t>(width - normed) * sizeof(float));
   }
 }
 
 void qk_norm_backward_rows(const QkNormBackward& a, int64_t begin, int64_t end) {
-  const int64_t normed_heads = a.heads + a.kv_heads, width = (normed_heads + a.kv_heads) * a.head_dim;
+  const int64_t normed_heads = a.heads + a.kv_heads, width = a.width;
   for (int64_t row = begin; row < end; ++row) {
     for (int64_t head = 0; head < normed_heads; ++head) {
       const int64_t at = row * width + head * a.head_dim;
@@ -85,9 +84,8 @@ void qk_norm_backward_rows(const QkNormBackward& a, int64_t begin, int64_t end) 
         part.store(hn::Mul(factor, hn::MulAdd(normed, pull, hn::Mul(gradient, part.load(weight + i)))), dx + i);
       });
     }
-    const int64_t values = row * width + normed_heads * a.head_dim;
-    if (a.dx != a.dy)
-      std::memcpy(a.dx + values, a.dy + values, static_cast<size_t>(a.kv_heads * a.head_dim) * sizeof(float));
+    const int64_t normed = normed_heads * a.head_dim, values = row * width + normed;
+    if (a.dx != a.dy) std::memcpy(a.dx + values, a.dy + values, static_cast<size_t>(width - normed) * sizeof(float));
   }
 }
 
@@ -105,8 +103,10 @@ HWY_EXPORT(qk_norm_backward_rows);
 
 void run_qk_norm(const OpInstance& op, const KernelArguments& a) {
   const auto& attributes = op.attributes;
-  const QkNorm norm{input(a, 0),      input(a, 1),         input(a, 2),         output(a, 0),      output(a, 1),
-                    attributes.heads, attributes.kv_heads, attributes.head_dim, attributes.epsilon};
+  const QkNorm norm{input(a, 0),         input(a, 1),         input(a, 2),
+                    output(a, 0),        output(a, 1),        attributes.heads,
+                    attributes.kv_heads, attributes.head_dim, attributes.qkv_columns(),
+                    attributes.epsilon};
   parallel_ranges(rows_of(op.inputs[0]), row_grain(columns_of(op.inputs[0])), [&](int64_t begin, int64_t end, int) {
     HWY_DYNAMIC_DISPATCH(qk_norm_rows)(norm, begin, end);
   });
@@ -127,9 +127,18 @@ void run_qk_norm_backward(const OpInstance& op, const KernelArguments& a) {
   std::memset(sums, 0, static_cast<size_t>(team * stride) * sizeof(float));
   parallel_ranges(rows, grain, [&](int64_t begin, int64_t end, int thread) {
     float* mine = sums + thread * stride;
-    const QkNormBackward norm{input(a, 0),        input(a, 1), input(a, 2),       input(a, 3),      input(a, 4),
-                              output(a, 0),       mine,        mine + stride / 2, attributes.heads, attributes.kv_heads,
-                              attributes.head_dim};
+    const QkNormBackward norm{input(a, 0),
+                              input(a, 1),
+                              input(a, 2),
+                              input(a, 3),
+                              input(a, 4),
+                              output(a, 0),
+                              mine,
+                              mine + stride / 2,
+                              attributes.heads,
+                              attributes.kv_heads,
+                              attributes.head_dim,
+                              attributes.qkv_columns()};
     HWY_DYNAMIC_DISPATCH(qk_norm_backward_rows)(norm, begin, end);
   });
   add_partial_sums(sums, stride, team, output(a, 1), attributes.head_dim);

@@ -43,14 +43,15 @@ void run_join_qkv(const OpInstance& op, const KernelArguments& a) {
 /// the A query heads, of the G key heads and of the G value heads of x.
 template <typename Body>
 void over_head_runs(const OpAttributes& a, int64_t rows, const Body& body) {
-  const int64_t degree = a.context_parallel, width = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  const int64_t q = a.heads / degree * a.head_dim, kv = a.kv_heads / degree * a.head_dim;
-  const int64_t k_begin = a.heads * a.head_dim, v_begin = (a.heads + a.kv_heads) * a.head_dim;
+  const int64_t degree = a.context_parallel, width = a.qkv_columns();
+  const int64_t q = a.heads / degree * a.head_dim, k = a.kv_heads / degree * a.head_dim;
+  const int64_t v = a.kv_heads / degree * a.value_width();
+  const int64_t k_begin = a.q_columns(), v_begin = (a.heads + a.kv_heads) * a.head_dim;
   over_rows(degree * rows, width / degree, [&](int64_t row) {
     const int64_t c = row / rows, x = row % rows * width, part = row * (width / degree);
     body(x + c * q, part, q);
-    body(x + k_begin + c * kv, part + q, kv);
-    body(x + v_begin + c * kv, part + q + kv, kv);
+    body(x + k_begin + c * k, part + q, k);
+    body(x + v_begin + c * v, part + q + k, v);
   });
 }
 
@@ -69,7 +70,7 @@ void run_heads_merge(const OpInstance& op, const KernelArguments& a) {
 void check_heads(const OpInstance& op, const TensorType& x, const TensorType& parts) {
   const OpAttributes& a = op.attributes;
   if (a.context_parallel < 1) refuse_operator(op, "attribute context_parallel is not positive");
-  if (a.heads < 0 || a.kv_heads < 0 || columns_of(x) != (a.heads + 2 * a.kv_heads) * a.head_dim)
+  if (a.heads < 0 || a.kv_heads < 0 || columns_of(x) != a.qkv_columns())
     refuse_operator(op, "the width is not that of the heads");
   if (a.heads % a.context_parallel != 0 || a.kv_heads % a.context_parallel != 0)
     refuse_operator(op, "the context ranks do not divide the heads");
@@ -149,8 +150,8 @@ void check_cast(const OpInstance& op) {
 
 std::span<const CpuOp> rearrange_ops() {
   static constexpr CpuOp kOps[] = {
-      {OpKind::split_qkv, "qkv[T,QKV] -> q[T,AD] kv[T,2GD]", run_split_qkv},
-      {OpKind::join_qkv, "q[T,AD] kv[T,2GD] -> qkv[T,QKV]", run_join_qkv},
+      {OpKind::split_qkv, "qkv[T,QKV] -> q[T,AD] kv[T,KV]", run_split_qkv},
+      {OpKind::join_qkv, "q[T,AD] kv[T,KV] -> qkv[T,QKV]", run_join_qkv},
       {.kind = OpKind::heads_split,
        .operands = "x[T,W] -> parts[C,T,V]",
        .run = run_heads_split,

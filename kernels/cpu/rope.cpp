@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/rope.cpp"
 #include "hwy/foreach_target.h"  // must precede highway.h
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -93,7 +94,7 @@ void rotate(const OpInstance& op, const KernelArguments& a, float direction) {
                           input(a, 1),
                           output(a, 0),
                           attributes.heads + attributes.kv_heads,
-                          attributes.kv_heads * attributes.head_dim,
+                          attributes.kv_heads * attributes.value_width(),
                           attributes.head_dim / 2,
                           RowMap(attributes, a.context, rows_of(op.inputs[0])),
                           direction};
@@ -105,12 +106,35 @@ void rotate(const OpInstance& op, const KernelArguments& a, float direction) {
 void run_rope(const OpInstance& op, const KernelArguments& a) { rotate(op, a, 1); }
 void run_rope_backward(const OpInstance& op, const KernelArguments& a) { rotate(op, a, -1); }
 
-/// Radians per position of pair i: theta^(-2i/D), with the length extension of the model: linear (Chen et al. 2023) or
-/// that of Llama 3.1, which stretches long wavelengths, keeps short ones and blends between.
+/// Where among the pairs YaRN's ramp lies (Peng et al. 2023, section 3.2): those before `begin`, which turn beta_fast times
+/// or more over the original positions, keep their frequency, those from `end` on, beta_slow times or less, are stretched.
+struct Ramp {
+  double begin, end;
+
+  explicit Ramp(const OpAttributes& a) {
+    const double width = static_cast<double>(a.rotated_width());
+    const auto pair = [&](double turns) {
+      const double radians = static_cast<double>(a.rope_original_positions) / (2 * std::numbers::pi * turns);
+      return width / 2 * std::log(radians) / std::log(a.rope_theta);
+    };
+    begin = std::max(0.0, std::floor(pair(a.rope_beta_fast)));
+    end = std::min(width - 1, std::ceil(pair(a.rope_beta_slow)));
+    if (begin == end) end += 0.001;  // as published
+  }
+  double at(int64_t i) const { return std::clamp((static_cast<double>(i) - begin) / (end - begin), 0.0, 1.0); }
+};
+
+/// Radians per position of pair i: theta^(-2i/R), with the length extension of the model: linear (Chen et al. 2023), YaRN
+/// or that of Llama 3.1, which stretches long wavelengths, keeps short ones and blends between.
 double radians_per_position(const OpAttributes& a, int64_t i) {
-  const double frequency = std::pow(a.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(a.head_dim));
+  const double frequency =
+      std::pow(a.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(a.rotated_width()));
   if (a.rope_scaling == RopeScaling::none) return frequency;
   if (a.rope_scaling == RopeScaling::linear) return frequency / a.rope_factor;
+  if (a.rope_scaling == RopeScaling::yarn) {
+    const double stretched = Ramp(a).at(i);
+    return frequency * (1 - stretched + stretched / a.rope_factor);
+  }
   const double turns = static_cast<double>(a.rope_original_positions) * frequency / (2 * std::numbers::pi);
   if (turns > a.rope_high_frequency) return frequency;
   if (turns < a.rope_low_frequency) return frequency / a.rope_factor;
@@ -120,26 +144,28 @@ double radians_per_position(const OpAttributes& a, int64_t i) {
 
 /// In double: an angle of thousands of radians has lost its fraction in float.
 void run_rope_table(const OpInstance& op, const KernelArguments& a) {
-  const int64_t pairs = op.attributes.head_dim / 2;
+  const int64_t pairs = op.attributes.rotated_width() / 2;
+  const double magnitude = op.attributes.rope_magnitude;
   parallel_ranges(whole_length(op.attributes), 64, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = 0; i < pairs; ++i) {
       const double step = radians_per_position(op.attributes, i);
       for (int64_t position = begin; position < end; ++position) {
         float* entry = output(a, 0) + (position * pairs + i) * 2;
-        entry[0] = static_cast<float>(std::cos(static_cast<double>(position) * step));
-        entry[1] = static_cast<float>(std::sin(static_cast<double>(position) * step));
+        entry[0] = static_cast<float>(magnitude * std::cos(static_cast<double>(position) * step));
+        entry[1] = static_cast<float>(magnitude * std::sin(static_cast<double>(position) * step));
       }
     }
   });
 }
 
 void check_rotation(const OpInstance& op) {
-  if (op.attributes.head_dim < 2 || op.attributes.head_dim % 2 != 0)
+  if (op.attributes.rotated_width() < 2 || op.attributes.rotated_width() % 2 != 0)
     refuse_operator(op, "rotation needs an even head size");
 }
 
 void check_rows(const OpInstance& op) {
   check_rotation(op);
+  if (op.attributes.rotated_width() != op.attributes.head_dim) refuse_operator(op, "it rotates whole heads");
   check_row_map(op, rows_of(op.inputs[0]));
 }
 
@@ -152,19 +178,23 @@ void check_table(const OpInstance& op) {
       !(a.rope_original_positions > 0 && a.rope_low_frequency > 0 && a.rope_high_frequency > a.rope_low_frequency)) {
     refuse_operator(op, "llama3 scaling needs original positions and 0 < low < high frequency factors");
   }
+  if (a.rope_scaling == RopeScaling::yarn && !(a.rope_theta > 1 && a.rope_original_positions > 0 &&
+                                               a.rope_beta_slow > 0 && a.rope_beta_fast > a.rope_beta_slow)) {
+    refuse_operator(op, "yarn scaling needs a base above 1, original positions and 0 < beta_slow < beta_fast");
+  }
 }
 
 }  // namespace
 
 std::span<const CpuOp> rope_ops() {
   static constexpr CpuOp kOps[] = {
-      {.kind = OpKind::rope_table, .operands = "-> table[SC,D/2,2]", .run = run_rope_table, .check = check_table},
+      {.kind = OpKind::rope_table, .operands = "-> table[SC,RO/2,2]", .run = run_rope_table, .check = check_table},
       {.kind = OpKind::rope,
-       .operands = "qkv[R,QKV] table[SC,D/2,2] -> qkv'[R,QKV]",
+       .operands = "qkv[R,QKV] table[SC,RO/2,2] -> qkv'[R,QKV]",
        .run = run_rope,
        .check = check_rows},
       {.kind = OpKind::rope_backward,
-       .operands = "dqkv'[R,QKV] table[SC,D/2,2] -> dqkv[R,QKV]",
+       .operands = "dqkv'[R,QKV] table[SC,RO/2,2] -> dqkv[R,QKV]",
        .run = run_rope_backward,
        .check = check_rows},
   };

@@ -99,9 +99,12 @@ struct UnfusedShape {
   GemmStrides key(bool transpose = false) const {
     return strides(s.length * s.q_row(), s.head_dim, s.q_row(), transpose);
   }
-  GemmStrides context() const { return strides(s.length * s.o_row(), s.group() * s.head_dim, s.o_row(), false); }
+  GemmStrides value(bool transpose = false) const {
+    return strides(s.length * s.q_row(), s.value_dim, s.q_row(), transpose);
+  }
+  GemmStrides context() const { return strides(s.length * s.o_row(), s.group() * s.value_dim, s.o_row(), false); }
 
-  /// Products with a result [S,S] over D, or [S,D] over S.
+  /// Products with a result [S,S] over the width of a head, or of that width over S.
   GemmShape product(int64_t n, int64_t k, GemmStrides a, GemmStrides b, GemmStrides c) const {
     return {.outer = s.sequences, .inner = s.kv_heads, .m = s.length, .n = n, .k = k, .a = a, .b = b, .c = c};
   }
@@ -146,8 +149,8 @@ std::vector<Product> scores_products(const OpInstance& op) {
 std::vector<Product> context_products(const OpInstance& op) {
   const UnfusedShape u(shape_of(op, 1));
   const AttentionShape& s = u.s;
-  const GemmShape shape = u.product(s.head_dim, s.length, u.scores(false), u.key(), u.context());
-  return {{shape, {true, 0, 0, s.length * s.length}, {true, 1, s.v(0, 0), 0}, {false, 0, 0, s.head_dim}}};
+  const GemmShape shape = u.product(s.value_dim, s.length, u.scores(false), u.value(), u.context());
+  return {{shape, {true, 0, 0, s.length * s.length}, {true, 1, s.v(0, 0), 0}, {false, 0, 0, s.value_dim}}};
 }
 
 std::vector<Product> scores_backward_products(const OpInstance& op) {
@@ -166,11 +169,11 @@ std::vector<Product> context_backward_products(const OpInstance& op) {
   const UnfusedShape u(shape_of(op, 2));
   const AttentionShape& s = u.s;
   const int64_t square = s.length * s.length;
-  const GemmShape dp = u.product(s.length, s.head_dim, u.context(), u.key(true), u.scores(false));
-  GemmShape dv = u.product(s.head_dim, s.length, u.scores(true), u.context(), u.key());
+  const GemmShape dp = u.product(s.length, s.value_dim, u.context(), u.value(true), u.scores(false));
+  GemmShape dv = u.product(s.value_dim, s.length, u.scores(true), u.context(), u.value());
   dv.accumulate = true;
-  return {{dp, {true, 0, 0, s.head_dim}, {true, 2, s.v(0, 0), 0}, {false, 0, 0, square}},
-          {dv, {true, 1, 0, square}, {true, 0, 0, s.head_dim}, {false, 1, s.v(0, 0), 0}}};
+  return {{dp, {true, 0, 0, s.value_dim}, {true, 2, s.v(0, 0), 0}, {false, 0, 0, square}},
+          {dv, {true, 1, 0, square}, {true, 0, 0, s.value_dim}, {false, 1, s.v(0, 0), 0}}};
 }
 
 class ProductsKernel : public Kernel {
@@ -231,7 +234,7 @@ std::span<const CpuOp> unfused_attention_ops() {
        .run = run_softmax,
        .check = check_window},
       {.kind = OpKind::attention_context,
-       .operands = "p[B,A,S,S] qkv[T,QKV] -> o[T,AD]",
+       .operands = "p[B,A,S,S] qkv[T,QKV] -> o[T,AW]",
        .bind = bind_products<context_products>,
        .bound_workspace = products_workspace<context_products>,
        .check = check_attention},
@@ -244,7 +247,7 @@ std::span<const CpuOp> unfused_attention_ops() {
        .operands = "dp[B,A,S,S] p[B,A,S,S] -> dscores[B,A,S,S]",
        .run = run_softmax_backward},
       {.kind = OpKind::attention_context_backward,
-       .operands = "do[T,AD] p[B,A,S,S] qkv[T,QKV] -> dp[B,A,S,S] dqkv[T,QKV]",
+       .operands = "do[T,AW] p[B,A,S,S] qkv[T,QKV] -> dp[B,A,S,S] dqkv[T,QKV]",
        .bind = bind_products<context_backward_products>,
        .bound_workspace = products_workspace<context_backward_products>,
        .check = check_attention},

@@ -33,12 +33,12 @@ void attention(const Run& run) {
         const double log_sum = largest + std::log(sum);
         lse[(b * a.heads + h) * a.sequence_length + i] = log_sum;
         double* o_row = o + at.o(b, h, i);
-        std::fill_n(o_row, a.head_dim, 0.0);
+        std::fill_n(o_row, at.value_dim, 0.0);
         const uint64_t position =
             dropout_score_position(run.context(), a.heads_cut, b, h, a.heads, i, a.sequence_length);
         for (int64_t j = first; j <= i; ++j) {
           const double p = std::exp(scores[j] - log_sum);
-          add_scaled(p * mask.factor(position + j), qkv + at.v(b, h, j), a.head_dim, o_row);
+          add_scaled(p * mask.factor(position + j), qkv + at.v(b, h, j), at.value_dim, o_row);
         }
       }
     }
@@ -54,13 +54,13 @@ void attention_backward(const Run& run) {
   const double *d_o = run.in(0), *qkv = run.in(1), *o = run.in(2), *lse = run.in(3);
   double* dqkv = run.out(0);
   std::fill_n(dqkv, run.out_dim(0, 0) * run.out_dim(0, 1), 0.0);
-  const int64_t sequences = run.in_dim(3, 0), n = a.head_dim;
+  const int64_t sequences = run.in_dim(3, 0), n = a.head_dim, w = at.value_dim;
   for (int64_t b = 0; b < sequences; ++b) {
     for (int64_t h = 0; h < a.heads; ++h) {
       for (int64_t i = 0; i < a.sequence_length; ++i) {
         const double* do_row = d_o + at.o(b, h, i);
         const double* q = qkv + at.q(b, h, i);
-        const double delta = dot(do_row, o + at.o(b, h, i), n);
+        const double delta = dot(do_row, o + at.o(b, h, i), w);
         const double log_sum = lse[(b * a.heads + h) * a.sequence_length + i];
         const uint64_t position =
             dropout_score_position(run.context(), a.heads_cut, b, h, a.heads, i, a.sequence_length);
@@ -68,8 +68,8 @@ void attention_backward(const Run& run) {
           const double* k = qkv + at.k(b, h, j);
           const double p = std::exp(a.scale * dot(q, k, n) - log_sum);
           const double m = mask.factor(position + j);
-          const double ds = p * (m * dot(do_row, qkv + at.v(b, h, j), n) - delta);
-          add_scaled(m * p, do_row, n, dqkv + at.v(b, h, j));
+          const double ds = p * (m * dot(do_row, qkv + at.v(b, h, j), w) - delta);
+          add_scaled(m * p, do_row, w, dqkv + at.v(b, h, j));
           add_scaled(a.scale * ds, k, n, dqkv + at.q(b, h, i));
           add_scaled(a.scale * ds, q, n, dqkv + at.k(b, h, j));
         }
@@ -87,8 +87,8 @@ void check(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::attention, "[B*S,QKV] -> [B*S,AD] [B,A,S]", attention, check, 1},
-    {OpKind::attention_backward, "[B*S,AD] [B*S,QKV] [B*S,AD] [B,A,S] -> [B*S,QKV]", attention_backward, check},
+    {OpKind::attention, "[B*S,QKV] -> [B*S,AW] [B,A,S]", attention, check, 1},
+    {OpKind::attention_backward, "[B*S,AW] [B*S,QKV] [B*S,AW] [B,A,S] -> [B*S,QKV]", attention_backward, check},
 };
 
 }  // namespace

@@ -8,17 +8,18 @@
 
 namespace foresail::reference {
 
-/// Packed rows [A query heads, G key heads, G value heads], each D wide. Query head h uses KV head h / (A / G)
+/// Packed rows [A query heads, G key heads, D wide, G value heads, W wide]. Query head h uses KV head h / (A / G)
 /// (grouped-query attention, Ainslie et al. 2023).
 struct HeadLayout {
-  int64_t sequence_length, heads, kv_heads, head_dim, width;
+  int64_t sequence_length, heads, kv_heads, head_dim, value_dim, width;
 
   explicit HeadLayout(const OpAttributes& a)
       : sequence_length(a.sequence_length),
         heads(a.heads),
         kv_heads(a.kv_heads),
         head_dim(a.head_dim),
-        width((a.heads + 2 * a.kv_heads) * a.head_dim) {}
+        value_dim(a.value_width()),
+        width(a.qkv_columns()) {}
 
   int64_t kv_head(int64_t head) const { return head / (heads / kv_heads); }
   int64_t row(int64_t sequence, int64_t position) const { return (sequence * sequence_length + position) * width; }
@@ -29,11 +30,11 @@ struct HeadLayout {
     return row(sequence, position) + (heads + kv_head(head)) * head_dim;
   }
   int64_t v(int64_t sequence, int64_t head, int64_t position) const {
-    return row(sequence, position) + (heads + kv_heads + kv_head(head)) * head_dim;
+    return row(sequence, position) + (heads + kv_heads) * head_dim + kv_head(head) * value_dim;
   }
-  /// Of one head in a row of o [T, A*D].
+  /// Of one head in a row of o [T, A*W].
   int64_t o(int64_t sequence, int64_t head, int64_t position) const {
-    return ((sequence * sequence_length + position) * heads + head) * head_dim;
+    return ((sequence * sequence_length + position) * heads + head) * value_dim;
   }
   /// Of key 0 in scores [T/S, A, S, S].
   int64_t score(int64_t sequence, int64_t head, int64_t query) const {

@@ -17,8 +17,8 @@ Table make_table() {
   Table table{};
   for (const auto kernels :
        {embedding_kernels(), norm_kernels(), linear_kernels(), rope_kernels(), attention_kernels(),
-        unfused_attention_kernels(), ring_attention_kernels(), rearrange_kernels(), router_kernels(), expert_kernels(),
-        element_wise_kernels(), loss_kernels(), optimizer_kernels()}) {
+        unfused_attention_kernels(), ring_attention_kernels(), latent_attention_kernels(), rearrange_kernels(),
+        router_kernels(), expert_kernels(), element_wise_kernels(), loss_kernels(), optimizer_kernels()}) {
     for (const Entry& entry : kernels) table[static_cast<int>(entry.kind)] = &entry;
   }
   return table;

@@ -2,6 +2,7 @@
 // when it is bound and cannot read outside its buffers.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,11 +73,15 @@ Bindings bind_attributes(const OpAttributes& attributes) {
   bind("A", heads);
   bind("G", kv_heads);
   bind("D", head_dim);
-  bind("D2", head_dim / 2);
+  bind("R", attributes.rotated_width());
+  bind("R2", attributes.rotated_width() / 2);
   bind("C", attributes.context_parallel);
   if (heads > 0 && kv_heads > 0 && head_dim > 0) {
-    bind("QKV", (heads + 2 * kv_heads) * head_dim);
-    bind("AD", heads * head_dim);
+    bind("QKV", attributes.qkv_columns());
+    bind("AD", attributes.q_columns());
+    bind("KV", attributes.kv_columns());
+    bind("AW", attributes.o_columns());
+    bind("LKV", heads * (head_dim - attributes.rope_dim + attributes.value_width()));
     bind("AG", heads + kv_heads);
   }
   return bindings;
@@ -84,8 +89,8 @@ Bindings bind_attributes(const OpAttributes& attributes) {
 
 /// Symbols whose values only attributes give: unset, they fit nothing.
 bool is_attribute(const std::string& symbol) {
-  return symbol == "S" || symbol == "A" || symbol == "G" || symbol == "D" || symbol == "D2" || symbol == "C" ||
-         symbol == "QKV" || symbol == "AD" || symbol == "AG";
+  static const std::set<std::string> kSymbols{"S", "A", "G", "D", "R", "R2", "C", "QKV", "AD", "KV", "AW", "LKV", "AG"};
+  return kSymbols.count(symbol) != 0;
 }
 
 /// True if `size` fits the product `dim`; binds its unbound symbol, if there is one.

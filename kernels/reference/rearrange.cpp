@@ -12,7 +12,7 @@ namespace {
 template <typename Q, typename Kv>
 void for_each_packed(const Run& run, int64_t rows, const Q& move_q, const Kv& move_kv) {
   const OpAttributes& a = run.attributes();
-  const int64_t q = a.heads * a.head_dim, kv = 2 * a.kv_heads * a.head_dim;
+  const int64_t q = a.q_columns(), kv = a.kv_columns();
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t i = 0; i < q; ++i) move_q(t * (q + kv) + i, t * q + i);
     for (int64_t i = 0; i < kv; ++i) move_kv(t * (q + kv) + q + i, t * kv + i);
@@ -40,14 +40,15 @@ void join_qkv(const Run& run) {
 template <typename Move>
 void for_each_of_heads(const Run& run, int64_t rows, const Move& move) {
   const OpAttributes& a = run.attributes();
-  const int64_t degree = a.context_parallel, width = (a.heads + 2 * a.kv_heads) * a.head_dim;
-  const int64_t begins[] = {0, a.heads, a.heads + a.kv_heads}, counts[] = {a.heads, a.kv_heads, a.kv_heads};
+  const int64_t degree = a.context_parallel, width = a.qkv_columns();
+  const int64_t keys = a.kv_heads * a.head_dim, values = a.kv_heads * a.value_width();
+  const int64_t begins[] = {0, a.q_columns(), a.q_columns() + keys}, columns[] = {a.q_columns(), keys, values};
   for (int64_t c = 0; c < degree; ++c) {
     for (int64_t t = 0; t < rows; ++t) {
       int64_t part = (c * rows + t) * (width / degree);
       for (int kind = 0; kind < 3; ++kind) {
-        const int64_t share = counts[kind] / degree * a.head_dim;
-        for (int64_t i = 0; i < share; ++i) move(t * width + begins[kind] * a.head_dim + c * share + i, part++);
+        const int64_t share = columns[kind] / degree;
+        for (int64_t i = 0; i < share; ++i) move(t * width + begins[kind] + c * share + i, part++);
       }
     }
   }
@@ -63,8 +64,7 @@ void heads_merge(const Run& run) {
 
 void check_heads(const Run& run, int64_t width) {
   const OpAttributes& a = run.attributes();
-  require(run, a.heads >= 0 && a.kv_heads >= 0 && width == (a.heads + 2 * a.kv_heads) * a.head_dim,
-          "the width is not that of the heads");
+  require(run, a.heads >= 0 && a.kv_heads >= 0 && width == a.qkv_columns(), "the width is not that of the heads");
   require(run, a.heads % a.context_parallel == 0 && a.kv_heads % a.context_parallel == 0,
           "the context ranks do not divide the heads");
 }
@@ -124,8 +124,8 @@ void cast(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::split_qkv, "[T,QKV] -> [T,AD] [T,2*G*D]", split_qkv},
-    {OpKind::join_qkv, "[T,AD] [T,2*G*D] -> [T,QKV]", join_qkv},
+    {OpKind::split_qkv, "[T,QKV] -> [T,AD] [T,KV]", split_qkv},
+    {OpKind::join_qkv, "[T,AD] [T,KV] -> [T,QKV]", join_qkv},
     {OpKind::heads_split, "[T,C*W] -> [C,T,W]", heads_split, check_split},
     {OpKind::heads_merge, "[C,T,W] -> [T,C*W]", heads_merge, check_merge},
     {OpKind::rows_merge, "[C,T,W] -> [C*T,W]", rows_merge, check_rows_merge},

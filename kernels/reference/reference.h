@@ -54,7 +54,8 @@ struct Entry {
   /// side), `i32` an integer tensor, `table` and `real` one in f64 or f32, `[*]` any shape, the same wherever it stands, `|`
   /// shapes of different rank to choose from. A dimension is a product of numbers and
   /// symbols; a symbol is bound where it first is the only unknown of its product. Given by the attributes alone (and
-  /// fitting nothing if those are not positive): S, A, G, D, QKV = (A+2G)D, AD = A D, AG = A+G, D2 = D/2,
+  /// fitting nothing if those are not positive): S, A, G, D, AD = A D, AW = A W (columns of q and o; W: width
+  /// of values), KV = G (D + W), QKV = AD + KV, AG = A+G, R = what is rotated of a head, R2 = R/2, LKV = A (D - R + W),
   /// C = context_parallel.
   std::string_view operands;
   Function run;
@@ -70,6 +71,7 @@ std::span<const Entry> rope_kernels();
 std::span<const Entry> attention_kernels();
 std::span<const Entry> unfused_attention_kernels();
 std::span<const Entry> ring_attention_kernels();
+std::span<const Entry> latent_attention_kernels();
 std::span<const Entry> rearrange_kernels();
 std::span<const Entry> router_kernels();
 std::span<const Entry> expert_kernels();

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNothing = -std::numeric_limits<double>::infinity();  // log-sum-exp of no key
 
-/// One step: which ranks meet, and where rows and heads lie in q, o [T, A*D] and kv [T, 2G*D].
+/// One step: which ranks meet, and where rows and heads lie in q [T, A*D], o [T, A*W] and kv [T, G(D+W)].
 struct Ring {
   const OpAttributes& a;
   int64_t rank, source;  ///< context ranks of the queries and of the keys
@@ -33,10 +33,17 @@ struct Ring {
   int64_t q(int64_t sequence, int64_t head, int64_t i) const {
     return ((sequence * a.sequence_length + i) * a.heads + head) * a.head_dim;
   }
-  int64_t k(int64_t sequence, int64_t head, int64_t j) const {
-    return ((sequence * a.sequence_length + j) * 2 * a.kv_heads + head / (a.heads / a.kv_heads)) * a.head_dim;
+  int64_t o(int64_t sequence, int64_t head, int64_t i) const {
+    return ((sequence * a.sequence_length + i) * a.heads + head) * a.value_width();
   }
-  int64_t v(int64_t sequence, int64_t head, int64_t j) const { return k(sequence, head, j) + a.kv_heads * a.head_dim; }
+  int64_t kv_head(int64_t head) const { return head / (a.heads / a.kv_heads); }
+  int64_t kv_row(int64_t sequence, int64_t j) const { return (sequence * a.sequence_length + j) * a.kv_columns(); }
+  int64_t k(int64_t sequence, int64_t head, int64_t j) const {
+    return kv_row(sequence, j) + kv_head(head) * a.head_dim;
+  }
+  int64_t v(int64_t sequence, int64_t head, int64_t j) const {
+    return kv_row(sequence, j) + a.kv_heads * a.head_dim + kv_head(head) * a.value_width();
+  }
   int64_t lse(int64_t sequence, int64_t head, int64_t i) const {
     return (sequence * a.heads + head) * a.sequence_length + i;
   }
@@ -78,15 +85,15 @@ void ring_attention(const Run& run) {
       for (int64_t j = 0; j < a.sequence_length; ++j) sum += std::exp(scores[j] - largest);
       after = largest + std::log(sum);
     }
-    double* o = run.out(0) + at.q(b, h, i);
-    for (int64_t d = 0; d < a.head_dim; ++d) {
-      o[d] = before == kNothing ? 0 : std::exp(before - after) * run.in(2)[at.q(b, h, i) + d];
+    double* o = run.out(0) + at.o(b, h, i);
+    for (int64_t d = 0; d < a.value_width(); ++d) {
+      o[d] = before == kNothing ? 0 : std::exp(before - after) * run.in(2)[at.o(b, h, i) + d];
     }
     const uint64_t position = at.mask_row(run.context(), b, h, i);
     for (int64_t j = 0; j < a.sequence_length; ++j) {
       if (!at.sees(i, j)) continue;
       const double p = std::exp(scores[j] - after) * mask.factor(position + at.key_position(j));
-      add_scaled(p, kv + at.v(b, h, j), a.head_dim, o);
+      add_scaled(p, kv + at.v(b, h, j), a.value_width(), o);
     }
     run.out(1)[at.lse(b, h, i)] = after;
   });
@@ -110,19 +117,19 @@ void ring_attention_backward(const Run& run) {
   const DropoutMask mask = dropout_mask(a, run.context());
   const double *d_o = run.in(0), *q = run.in(1), *kv = run.in(2), *o = run.in(3), *lse = run.in(4);
   double *dq = run.out(0), *dkv = run.out(1);
-  const int64_t n = a.head_dim;
+  const int64_t n = a.head_dim, w = a.value_width();
   begin_sums(run, 0, 5);
   begin_sums(run, 1, 6);
   for_each_query(a, run.in_dim(4, 0), [&](int64_t b, int64_t h, int64_t i) {
-    const int64_t query = at.q(b, h, i);
-    const double delta = dot(d_o + query, o + query, n);
+    const int64_t query = at.q(b, h, i), attended = at.o(b, h, i);
+    const double delta = dot(d_o + attended, o + attended, w);
     const uint64_t position = at.mask_row(run.context(), b, h, i);
     for (int64_t j = 0; j < a.sequence_length; ++j) {
       if (!at.sees(i, j)) continue;
       const double p = std::exp(a.scale * dot(q + query, kv + at.k(b, h, j), n) - lse[at.lse(b, h, i)]);
       const double m = mask.factor(position + at.key_position(j));
-      const double ds = p * (m * dot(d_o + query, kv + at.v(b, h, j), n) - delta);
-      add_scaled(m * p, d_o + query, n, dkv + at.v(b, h, j));
+      const double ds = p * (m * dot(d_o + attended, kv + at.v(b, h, j), w) - delta);
+      add_scaled(m * p, d_o + attended, w, dkv + at.v(b, h, j));
       add_scaled(a.scale * ds, kv + at.k(b, h, j), n, dq + query);
       add_scaled(a.scale * ds, q + query, n, dkv + at.k(b, h, j));
     }
@@ -146,11 +153,11 @@ void check_forward(const Run& run) { check_ring(run, 2); }
 void check_backward(const Run& run) { check_ring(run, 5); }
 
 constexpr Entry kKernels[] = {
-    {OpKind::ring_attention, "[B*S,AD] [B*S,2*G*D] ?[B*S,AD] ?[B,A,S] -> [B*S,AD] [B,A,S]", ring_attention,
-     check_forward, 1},
+    {OpKind::ring_attention, "[B*S,AD] [B*S,KV] ?[B*S,AW] ?[B,A,S] -> [B*S,AW] [B,A,S]", ring_attention, check_forward,
+     1},
     {OpKind::ring_attention_backward,
-     "[B*S,AD] [B*S,AD] [B*S,2*G*D] [B*S,AD] [B,A,S] ?[B*S,AD] ?[B*S,2*G*D] -> [B*S,AD] [B*S,2*G*D]",
-     ring_attention_backward, check_backward},
+     "[B*S,AW] [B*S,AD] [B*S,KV] [B*S,AW] [B,A,S] ?[B*S,AD] ?[B*S,KV] -> [B*S,AD] [B*S,KV]", ring_attention_backward,
+     check_backward},
 };
 
 }  // namespace

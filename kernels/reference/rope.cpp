@@ -2,6 +2,7 @@
 // rotated with element i + D/2.
 //
 // The table may be f64 or f32, because a model graph has it in f32 (ops/op.h) whatever the precision of the run.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -11,14 +12,34 @@
 namespace foresail::reference {
 namespace {
 
+/// The pair, not whole, that turns `turns` times over the original positions.
+double pair_of_turns(const OpAttributes& a, double turns) {
+  const double wavelength = static_cast<double>(a.rope_original_positions) / turns;
+  return static_cast<double>(a.rotated_width()) * std::log(wavelength / (2 * std::numbers::pi)) /
+         (2 * std::log(a.rope_theta));
+}
+
+/// YaRN (Peng et al. 2023, section 3.2): which share of pair i is stretched: 0 for those that turn often, 1 for those that
+/// turn rarely, a ramp between (`_compute_yarn_parameters` in transformers).
+double interpolated(const OpAttributes& a, int64_t i) {
+  const double low = std::max(std::floor(pair_of_turns(a, a.rope_beta_fast)), 0.0);
+  double high = std::min(std::ceil(pair_of_turns(a, a.rope_beta_slow)), static_cast<double>(a.rotated_width() - 1));
+  if (low == high) high += 0.001;
+  return std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+}
+
 /// Radians per position of pair i: theta^(-2i/D), with the length extension of the model.
 /// linear: positions divided by the factor (Chen et al. 2023). llama3: wavelengths up to original / high_frequency
 /// stay, those from original / low_frequency are stretched by the factor, between them the two are blended (Llama 3.1;
-/// `_compute_llama3_parameters` in transformers).
+/// `_compute_llama3_parameters` in transformers). yarn: `interpolated` of the stretched one, the rest of the other.
 double inverse_frequency(const OpAttributes& a, int64_t i) {
-  const double frequency = std::pow(a.rope_theta, -2.0 * i / a.head_dim);
+  const double frequency = std::pow(a.rope_theta, -2.0 * i / a.rotated_width());
   if (a.rope_scaling == RopeScaling::none) return frequency;
   if (a.rope_scaling == RopeScaling::linear) return frequency / a.rope_factor;
+  if (a.rope_scaling == RopeScaling::yarn) {
+    const double share = interpolated(a, i);
+    return share * frequency / a.rope_factor + (1 - share) * frequency;
+  }
   const double original = static_cast<double>(a.rope_original_positions);
   const double wavelength = 2 * std::numbers::pi / frequency;
   if (wavelength < original / a.rope_high_frequency) return frequency;
@@ -33,8 +54,8 @@ void fill_table(const Run& run, T* table) {
   for (int64_t s = 0; s < positions; ++s) {
     for (int64_t i = 0; i < pairs; ++i) {
       const double angle = s * inverse_frequency(run.attributes(), i);
-      table[(s * pairs + i) * 2] = static_cast<T>(std::cos(angle));
-      table[(s * pairs + i) * 2 + 1] = static_cast<T>(std::sin(angle));
+      table[(s * pairs + i) * 2] = static_cast<T>(run.attributes().rope_magnitude * std::cos(angle));
+      table[(s * pairs + i) * 2 + 1] = static_cast<T>(run.attributes().rope_magnitude * std::sin(angle));
     }
   }
 }
@@ -82,11 +103,12 @@ void rope(const Run& run) { rotate(run, 1); }
 void rope_backward(const Run& run) { rotate(run, -1); }
 
 void check_head(const Run& run) {
-  require(run, run.attributes().head_dim % 2 == 0, "rotation needs an even head size");
+  require(run, run.attributes().rotated_width() % 2 == 0, "rotation needs an even head size");
 }
 
 void check_rotation(const Run& run) {
   check_head(run);
+  require(run, run.attributes().rotated_width() == run.attributes().head_dim, "whole heads are rotated");
   require_row_map(run, run.in_dim(0, 0));
 }
 
@@ -100,12 +122,17 @@ void check_table(const Run& run) {
             a.rope_original_positions > 0 && a.rope_low_frequency > 0 && a.rope_high_frequency > a.rope_low_frequency,
             "llama3 scaling needs original positions and 0 < low < high frequency factors");
   }
+  if (a.rope_scaling == RopeScaling::yarn) {
+    require(run, a.rope_theta > 1, "yarn scaling needs a base above 1");
+    require(run, a.rope_original_positions > 0 && a.rope_beta_slow > 0 && a.rope_beta_fast > a.rope_beta_slow,
+            "yarn scaling needs original positions and 0 < beta_slow < beta_fast");
+  }
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::rope_table, "-> table[S*C,D2,2]", rope_table, check_table},
-    {OpKind::rope, "[T,QKV] table[S*C,D2,2] -> [T,QKV]", rope, check_rotation},
-    {OpKind::rope_backward, "[T,QKV] table[S*C,D2,2] -> [T,QKV]", rope_backward, check_rotation},
+    {OpKind::rope_table, "-> table[S*C,R2,2]", rope_table, check_table},
+    {OpKind::rope, "[T,QKV] table[S*C,R2,2] -> [T,QKV]", rope, check_rotation},
+    {OpKind::rope_backward, "[T,QKV] table[S*C,R2,2] -> [T,QKV]", rope_backward, check_rotation},
 };
 
 }  // namespace

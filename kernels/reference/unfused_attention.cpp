@@ -67,8 +67,8 @@ void attention_context(const Run& run) {
   for_each_query(a, run.in_dim(0, 0), [&](int64_t b, int64_t h, int64_t i) {
     const double* p = run.in(0) + at.score(b, h, i);
     double* o = run.out(0) + at.o(b, h, i);
-    std::fill_n(o, a.head_dim, 0.0);
-    for (int64_t j = 0; j <= i; ++j) add_scaled(p[j], qkv + at.v(b, h, j), a.head_dim, o);
+    std::fill_n(o, at.value_dim, 0.0);
+    for (int64_t j = 0; j <= i; ++j) add_scaled(p[j], qkv + at.v(b, h, j), at.value_dim, o);
   });
 }
 
@@ -112,8 +112,8 @@ void attention_context_backward(const Run& run) {
     const double* do_row = d_o + at.o(b, h, i);
     double* dp = run.out(0) + at.score(b, h, i);
     for (int64_t j = 0; j <= i; ++j) {
-      dp[j] = dot(do_row, qkv + at.v(b, h, j), a.head_dim);
-      add_scaled(p[j], do_row, a.head_dim, dqkv + at.v(b, h, j));
+      dp[j] = dot(do_row, qkv + at.v(b, h, j), at.value_dim);
+      add_scaled(p[j], do_row, at.value_dim, dqkv + at.v(b, h, j));
     }
     std::fill(dp + i + 1, dp + a.sequence_length, kUndefined);
   });
@@ -134,10 +134,10 @@ void check_heads(const Run& run) {
 constexpr Entry kKernels[] = {
     {OpKind::attention_scores, "[B*S,QKV] -> [B,A,S,S]", attention_scores, check_heads},
     {OpKind::attention_softmax, "[B,N,L,L] -> [B,N,L,L]", attention_softmax, check_softmax},
-    {OpKind::attention_context, "[B,A,S,S] [B*S,QKV] -> [B*S,AD]", attention_context, check_heads},
+    {OpKind::attention_context, "[B,A,S,S] [B*S,QKV] -> [B*S,AW]", attention_context, check_heads},
     {OpKind::attention_scores_backward, "[B,A,S,S] [B*S,QKV] -> [B*S,QKV]", attention_scores_backward, check_heads},
     {OpKind::attention_softmax_backward, "[B,N,L,L] [B,N,L,L] -> [B,N,L,L]", attention_softmax_backward, check_square},
-    {OpKind::attention_context_backward, "[B*S,AD] [B,A,S,S] [B*S,QKV] -> [B,A,S,S] [B*S,QKV]",
+    {OpKind::attention_context_backward, "[B*S,AW] [B,A,S,S] [B*S,QKV] -> [B,A,S,S] [B*S,QKV]",
      attention_context_backward, check_heads},
 };
 

@@ -151,8 +151,10 @@ double CatalogueCosts::score_product_seconds(const OpInstance& op) const {
   const OpAttributes& attributes = op.attributes;
   const int64_t s = attributes.sequence_length;
   // FLOPs over one product of every sequence and head gives how many products this op is.
-  const double one = 2.0 * static_cast<double>(s) * static_cast<double>(s) * static_cast<double>(attributes.head_dim);
-  GemmWork shape{s, s, attributes.head_dim, std::max<int64_t>(1, std::llround(flops_of(op) / one)), 0};
+  const bool values = op.kind == OpKind::attention_context || op.kind == OpKind::attention_context_backward;
+  const int64_t width = values ? attributes.value_width() : attributes.head_dim;
+  const double one = 2.0 * static_cast<double>(s) * static_cast<double>(s) * static_cast<double>(width);
+  GemmWork shape{s, s, width, std::max<int64_t>(1, std::llround(flops_of(op) / one)), 0};
   const bool contracts_keys = op.kind == OpKind::attention_context;
   if (contracts_keys) std::swap(shape.n, shape.k);
   return std::max(gemm_seconds(shape, gemm_device(op.inputs[0].dtype, kBatchedScoreRate)),

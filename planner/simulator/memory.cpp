@@ -20,8 +20,8 @@ double replayed_once(const OpInstance& op) {
     case OpKind::attention_context: return flops_of(op);
     case OpKind::attention:
     case OpKind::ring_attention:
-      return 4.0 * static_cast<double>(op.inputs[0].shape[0]) * static_cast<double>(op.attributes.sequence_length) *
-             static_cast<double>(op.attributes.heads * op.attributes.head_dim);
+      return 2.0 * static_cast<double>(op.inputs[0].shape[0]) * static_cast<double>(op.attributes.sequence_length) *
+             static_cast<double>(op.attributes.q_columns() + op.attributes.o_columns());
     default: return 0;
   }
 }

@@ -17,7 +17,7 @@ struct Parsed {
   OpKind kind{};
   std::string_view dtype, other_dtype;
   std::vector<std::vector<int64_t>> inputs, outputs;
-  int64_t heads = 0, kv_heads = 0, head_dim = 0, sequence = 0, window = 0, context = 1, routed_rows = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, sequence = 0, window = 0, context = 1, routed_rows = 0;
   bool dropout = false;
 };
 
@@ -65,6 +65,7 @@ bool parse_attribute(std::string_view text, Parsed& parsed) {
     case 'c': return parse_int(text.substr(1), parsed.context);
     case 'f': parsed.other_dtype = text; return text.starts_with("from_");
     case 'r': return parse_int(text.substr(1), parsed.routed_rows);
+    case 'v': return parse_int(text.substr(1), parsed.value_dim);
     case 'w': return parse_int(text.substr(1), parsed.window);
     case 'p': parsed.dropout = true; return text.size() == 1;
     default: return false;
@@ -144,12 +145,14 @@ bool place_expert_product(const Parsed& parsed, OpShape& shape) {
   return true;
 }
 
-/// log2 of (sequence, head_dim, heads of all sequences); work is proportional to the causal FLOPs.
+/// log2 of (sequence, mean width of keys and values, heads of all sequences); work is proportional to the causal FLOPs.
 bool place_attention(const Parsed& parsed, OpShape& shape) {
   if (parsed.head_dim <= 0 || parsed.sequence <= 0 || parsed.heads <= 0) return false;
-  // T / S sequences. The packed qkv rows [T, (A + 2G) D] are an operand of every kind, of the steps of a ring q [T, A D].
+  const int64_t value_dim = parsed.value_dim > 0 ? parsed.value_dim : parsed.head_dim;
+  // T / S sequences. The packed qkv rows [T, (A + G) D + G W] are an operand of every kind, of the steps of a ring q
+  // [T, A D].
   const bool ring = parsed.kind == OpKind::ring_attention || parsed.kind == OpKind::ring_attention_backward;
-  const int64_t columns = (parsed.heads + (ring ? 0 : 2 * parsed.kv_heads)) * parsed.head_dim;
+  const int64_t columns = parsed.heads * parsed.head_dim + (ring ? 0 : parsed.kv_heads * (parsed.head_dim + value_dim));
   double rows = 0;
   for (const auto* operands : {&parsed.inputs, &parsed.outputs}) {
     for (const auto& operand : *operands) {
@@ -160,9 +163,10 @@ bool place_attention(const Parsed& parsed, OpShape& shape) {
   const double keys = parsed.window > 0 ? std::min(s, 2.0 * static_cast<double>(parsed.window)) : s;
   const double heads = rows / s * static_cast<double>(parsed.heads);
   if (heads <= 0) return false;
-  shape.work = heads * s * keys * static_cast<double>(parsed.head_dim);
-  shape.position = {std::log2(s), std::log2(static_cast<double>(parsed.head_dim)), std::log2(heads)};
-  shape.terms = {1, heads * s * static_cast<double>(parsed.head_dim), heads * s * keys, shape.work};
+  const double width = static_cast<double>(parsed.head_dim + value_dim) / 2;
+  shape.work = heads * s * keys * width;
+  shape.position = {std::log2(s), std::log2(width), std::log2(heads)};
+  shape.terms = {1, heads * s * width, heads * s * keys, shape.work};
   return true;
 }
 

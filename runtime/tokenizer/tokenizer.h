@@ -35,7 +35,7 @@ struct SplitStage {
 
 /// Hash for look-ups by string_view.
 struct TextHash {
-  using is_transparent = void;
+  using is_transparent = void;  // NOLINT(readability-identifier-naming): the standard library looks for this name
   size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 template <typename Value>

@@ -80,7 +80,8 @@ MergeTable read_merges(const JsonObject& model, const Vocabulary& vocabulary) {
       model.fail("merges", fmt::format("number {} needs '{}', which is not in the vocabulary", rank, token),
                  "correct the file");
     };
-    table.insert(id_of(left), id_of(right), {rank, id_of(left + right)});
+    const int32_t left_id = id_of(left), right_id = id_of(right);
+    table.insert(left_id, right_id, {rank, id_of(left + right)});
     ++rank;
   }
   return table;

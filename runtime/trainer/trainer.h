@@ -22,13 +22,15 @@ struct StepRecord {
   int64_t tokens = 0;        ///< read so far; those that a loss mask leaves out are among them
   int64_t global_batch = 0;  ///< sequences of this step
   double loss = 0, grad_norm = 0, clip_factor = 0, learning_rate = 0;
+  std::optional<double> auxiliary_loss;  ///< of routers, if the model has them
   double seconds = 0;
   bool skipped = false;                   ///< the update was left out: its gradient or loss was not finite
   std::optional<double> validation_loss;  ///< measured after this step
 };
 
 /// The first is "start" or "resume", once the state is known to be good: until then the run's folder is as it was. Then
-/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "step_skipped", "loss_scale", "evaluation",
+/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "expert_overflow", "step_skipped",
+/// "loss_scale", "evaluation",
 /// "evaluation_stopped" (a stop request came while it ran), "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;

@@ -8,9 +8,12 @@
 #include <csignal>
 #include <fstream>
 
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "runtime/data/byte_source.h"
+#include "runtime/tokenizer/byte_alphabet.h"
+#include "runtime/tokenizer/encoder.h"
 #include "tests/checkpoint/temporary_folder.h"
 
 namespace foresail {
@@ -264,6 +267,91 @@ TEST(ByteTokenizer, DecodesWhatItEncodes) {
   for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
   EXPECT_EQ(decode_bytes(encode_bytes(all)), all);
   EXPECT_EQ(decode_bytes(std::vector<int32_t>{65, 256, -1, 66}), "AB");
+}
+
+/// All bytes and the words "th" and "the", as a tokenizer.json.
+std::string small_tokenizer() {
+  std::string vocabulary;
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string character(byte_character(static_cast<unsigned char>(byte)));
+    const std::string escape = character == "\"" || character == "\\" ? "\\" : "";
+    vocabulary += "\"" + escape + character + "\": " + std::to_string(byte) + ", ";
+  }
+  return R"({"added_tokens": [{"id": 258, "content": "<end>", "special": true}],
+             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}, "decoder": {"type": "ByteLevel"},
+             "model": {"type": "BPE", "merges": ["t h", "th e"], "vocab": {)" +
+         vocabulary + R"("th": 256, "the": 257}}})";
+}
+
+class PrepareWithTokenizer : public PrepareTest {
+ protected:
+  void SetUp() override {
+    options_.tokenizer = (folder_.path() / "tokenizer.json").string();
+    std::ofstream(options_.tokenizer) << small_tokenizer();
+  }
+  std::vector<int32_t> tokens() const {
+    const IndexedDataset data(prefix());
+    std::vector<int32_t> ids(static_cast<size_t>(data.tokens()));
+    data.read(0, ids);
+    return ids;
+  }
+};
+
+TEST_F(PrepareWithTokenizer, DocumentsAreTokensAndAnEnd) {
+  input("a.jsonl", "{\"text\": \"the th\"}\n{\"text\": \"\"}\n{\"prompt\": \"t\", \"completion\": \"he\"}\n");
+  const DatasetInfo info = prepare();
+  EXPECT_EQ(tokens(), (std::vector<int32_t>{257, ' ', 256, 258, 't', 'h', 'e', 258}));  // prompts are apart
+  EXPECT_EQ(info.tokenizer, "byte-level-bpe");
+  EXPECT_EQ(info.tokenizer_name, "tokenizer.json");
+  EXPECT_EQ(info.tokenizer_digest, digest_of(small_tokenizer()));
+  EXPECT_EQ(info.vocabulary, 259);
+  EXPECT_EQ(info.end_of_document, 258);
+  EXPECT_EQ(info.documents, 2);
+  EXPECT_EQ(info.mask.value().counted_tokens, 7);
+  EXPECT_EQ(read_file(tokenizer_path(prefix())), small_tokenizer());
+  EXPECT_EQ(dataset_info_from_json(dataset_info_to_json(info), "test"), info);
+  EXPECT_TRUE(verify_dataset(prefix()).passed());
+  std::ofstream(tokenizer_path(prefix()), std::ios::app) << " ";
+  EXPECT_FALSE(verify_dataset(prefix()).passed());
+  options_.tokenizer = "bytes";  // the next dataset of that name takes the copy away
+  prepare();
+  EXPECT_FALSE(std::filesystem::exists(tokenizer_path(prefix())));
+}
+
+// Long documents are encoded in pieces, on all threads, while others wait: nothing of it may show.
+TEST_F(PrepareWithTokenizer, LongAndShortDocumentsGiveTheIdsOfOneEncoder) {
+  std::string text;
+  std::vector<int32_t> expected;
+  const Tokenizer tokenizer = load_tokenizer(options_.tokenizer);
+  TokenEncoder encoder(tokenizer);
+  for (size_t document = 0; document < 60; ++document) {
+    std::string words;
+    const size_t bytes = document == 7 ? size_t{9} << 20 : document % 10 == 3 ? size_t{300} << 10 : 10 + document;
+    while (words.size() < bytes) {
+      words += words.size() % 3 == 0 ? "the th " : "x\nthe.";
+      if (document == 13) words.back() = '.';  // no place to cut
+    }
+    if (document == 13) std::replace(words.begin(), words.end(), ' ', '.');
+    encoder.encode(words, expected);
+    expected.push_back(258);
+    text += words + "\n\n";
+  }
+  input("a.txt", text);
+  options_.split = DocumentSplit::blank_lines;
+  EXPECT_EQ(prepare().documents, 60);
+  EXPECT_EQ(tokens(), expected);
+}
+
+TEST_F(PrepareWithTokenizer, RefusalsNameTheTokenizerAndLeaveNothing) {
+  input("a.txt", "the text");
+  options_.end_of_document = "<none>";
+  EXPECT_NE(refusal().find("<none>"), std::string::npos);
+  options_.end_of_document = "";
+  std::ofstream(options_.tokenizer) << "{}";
+  EXPECT_NE(refusal().find("tokenizer.json: field 'model'"), std::string::npos);
+  options_.tokenizer = "bytes";
+  options_.end_of_document = "7";
+  EXPECT_NE(refusal().find("--end-of-document"), std::string::npos);
 }
 
 }  // namespace

@@ -102,6 +102,8 @@ std::vector<std::string> differences(const Outcome& outcome, const Outcome& base
   compare_scalar("loss at step 1", outcome.losses.front(), baseline.losses.front(), tolerance.loss, found);
   compare_scalar("gradient norm at step 1", outcome.grad_norms.front(), baseline.grad_norms.front(),
                  tolerance.grad_norm, found);
+  compare_scalar("auxiliary loss at step 1", outcome.auxiliary_losses.front(), baseline.auxiliary_losses.front(),
+                 tolerance.loss, found);
   compare_scalar("evaluation before", outcome.evaluations.front(), baseline.evaluations.front(), tolerance.loss, found);
   compare_scalar("evaluation after", outcome.evaluations.back(), baseline.evaluations.back(), tolerance.update, found);
   if (!(outcome.losses.back() < 0.9 * outcome.losses.front())) {

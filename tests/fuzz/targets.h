@@ -20,5 +20,6 @@ struct FuzzTarget {
 
 std::vector<FuzzTarget> file_targets();  ///< readers of binary files and of what lies beside them
 std::vector<FuzzTarget> text_targets();  ///< readers of JSON documents
+FuzzTarget tokenizer_target();           ///< tokenizer.json; one of text_targets()
 
 }  // namespace foresail

@@ -108,6 +108,7 @@ std::vector<FuzzTarget> text_targets() {
        Content::json,
        {R"({"text": "caf\u00e9", "id": [1, 2]})", R"({"prompt": "2 + 2 =", "completion": " 4", "id": 7})"},
        [](const std::string& c) { document_of_json_line(c, kSource); }},
+      tokenizer_target(),
   };
 }
 

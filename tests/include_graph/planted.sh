@@ -7,9 +7,9 @@ trap 'rm -rf "$tree"' EXIT
 
 plant() {  # FILE INCLUDE: a fresh tree in order, plus FILE with one include
   rm -rf "${tree:?}"/*
-  mkdir -p "$tree"/{core,spec,ops,program,planner/{simulator,search},runtime/executor,kernels/{cpu,reference},comm,cli,workflow,tests}
+  mkdir -p "$tree"/{core,spec,ops,program,planner/{simulator,search},runtime/{executor,data,tokenizer},kernels/{cpu,reference},comm,cli,workflow,tests}
   for header in core/error core/json spec/job ops/op program/program planner/simulator/simulator planner/search/search \
-    runtime/executor/executor kernels/device kernels/cpu/cpu kernels/reference/reference comm/communicator cli/main \
+    runtime/executor/executor runtime/data/dataset runtime/tokenizer/tokenizer kernels/device kernels/cpu/cpu kernels/reference/reference comm/communicator cli/main \
     workflow/plan tests/support; do
     echo '#pragma once' >"$tree/$header.h"
   done
@@ -30,6 +30,7 @@ refused() {
 accepted program/a.cpp '"spec/job.h"'
 accepted spec/job_json.cpp '"core/json.h"'
 accepted runtime/executor/a.cpp '"kernels/device.h"'
+accepted runtime/data/a.cpp '"runtime/tokenizer/tokenizer.h"'
 accepted planner/search/a.cpp '"planner/simulator/simulator.h"'
 accepted workflow/a.cpp '"planner/search/search.h"'
 accepted cli/a.cpp '"workflow/plan.h"'
@@ -44,6 +45,8 @@ refused planner/search/a.cpp '"kernels/device.h"'
 refused planner/search/a.cpp '"comm/communicator.h"'
 refused planner/simulator/a.cpp '"planner/search/search.h"'
 refused runtime/executor/a.cpp '"planner/simulator/simulator.h"'
+refused runtime/tokenizer/a.cpp '"runtime/data/dataset.h"'
+refused runtime/executor/a.cpp '"runtime/tokenizer/tokenizer.h"'
 refused workflow/a.cpp '"cli/main.h"'
 refused workflow/a.cpp '"tests/support.h"'
 refused spec/job.cpp '"core/json.h"'

@@ -19,16 +19,19 @@ struct Shape {
   int64_t heads, kv_heads, head_dim;
   int64_t window = 0;
   double probability = 0;
+  int64_t value_dim = 0;
 
   int64_t rows() const { return kSequences * length; }
-  int64_t q_width() const { return heads * head_dim; }
-  int64_t kv_width() const { return 2 * kv_heads * head_dim; }
+  int64_t q_width() const { return whole().q_columns(); }
+  int64_t kv_width() const { return whole().kv_columns(); }
+  int64_t o_width() const { return whole().o_columns(); }
   OpAttributes whole() const {
     OpAttributes a;
     a.sequence_length = length;
     a.heads = heads;
     a.kv_heads = kv_heads;
     a.head_dim = head_dim;
+    a.value_dim = value_dim;
     a.scale = 0.6;
     a.window = window;
     a.probability = probability;
@@ -58,6 +61,9 @@ constexpr Shape kShapes[] = {
     {"tiles", 2, 404, 2, 1, 20},
     {"tiles_dropout_window", 2, 404, 2, 1, 16, 150, 0.1},
     {"tiles_of_four", 4, 560, 2, 2, 16, 0, 0.2},
+    {"narrow_values", 2, 16, 4, 2, 6, 0, 0, 4},
+    {"wide_values", 4, 24, 4, 4, 4, 5, 0.2, 9},
+    {"tiles_of_values", 2, 404, 2, 2, 24, 0, 0, 16},
 };
 
 Place place_of(const Shape& shape, int64_t rank) {
@@ -101,11 +107,11 @@ Whole attend_whole(const Shape& shape, const Backend& backend, Device& device) {
   Whole w;
   w.q = backend.random({shape.rows(), shape.q_width()}, 1);
   w.kv = backend.random({shape.rows(), shape.kv_width()}, 2);
-  w.d_o = backend.random({shape.rows(), shape.q_width()}, 3);
+  w.d_o = backend.random({shape.rows(), shape.o_width()}, 3);
   const Place place = place_of(shape, 0);
   Tensor qkv = backend.blank({shape.rows(), shape.q_width() + shape.kv_width()});
   qkv.values = evaluate_on(device, OpKind::join_qkv, a, {w.q, w.kv}, {qkv}, place)[0];
-  w.o = backend.blank(w.q.shape);
+  w.o = backend.blank(w.d_o.shape);
   w.lse = backend.blank({kSequences, shape.heads, shape.length});
   const auto y = evaluate_on(device, OpKind::attention, a, {qkv}, {w.o, w.lse}, place);
   w.o.values = y[0];
@@ -139,7 +145,7 @@ std::vector<RankState> ring_forward(const Shape& shape, const Backend& backend, 
     state.q = rows_of_rank(shape, whole.q, rank);
     state.kv = rows_of_rank(shape, whole.kv, rank);
     state.d_o = rows_of_rank(shape, whole.d_o, rank);
-    state.o = backend.blank(state.q.shape);
+    state.o = backend.blank(state.d_o.shape);
     state.lse = backend.blank({kSequences, shape.heads, shape.length / shape.degree});
     ranks.push_back(state);
   }
@@ -264,17 +270,18 @@ TEST_P(ContextParallel, AttentionBetweenAllToAllsEqualsWholeAttention) {
       const Place place = place_of(shape, rank);
       Tensor qkv = backend.blank({shape.rows(), width / degree});
       qkv.values = evaluate_on(*device, OpKind::rows_merge, cut, {exchange(sent, rank)}, {qkv}, place)[0];
-      Tensor o = backend.blank({shape.rows(), shape.q_width() / degree});
+      Tensor o = backend.blank({shape.rows(), shape.o_width() / degree});
       const Tensor lse = backend.blank({kSequences, between.heads, shape.length});
       o.values = evaluate_on(*device, OpKind::attention, between, {qkv}, {o, lse}, place)[0];
-      Tensor parts = backend.blank({degree, local, shape.q_width() / degree});
+      Tensor parts = backend.blank({degree, local, shape.o_width() / degree});
       parts.values = evaluate_on(*device, OpKind::rows_split, cut, {o}, {parts}, place)[0];
       back.push_back(parts);
     }
     OpAttributes of_o = cut;
-    of_o.kv_heads = 0;
+    of_o.kv_heads = of_o.value_dim = 0;
+    of_o.head_dim = cut.value_width();
     for (int64_t rank = 0; rank < degree; ++rank) {
-      Tensor o = backend.blank({local, shape.q_width()});
+      Tensor o = backend.blank({local, shape.o_width()});
       o.values = evaluate_on(*device, OpKind::heads_merge, of_o, {exchange(back, rank)}, {o}, place_of(shape, rank))[0];
       EXPECT_EQ(o.values, rows_of_rank(shape, whole.o, rank).values) << "rank " << rank;
     }

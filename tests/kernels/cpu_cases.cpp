@@ -28,7 +28,7 @@ void add(std::vector<TestCase>& cases, const std::string& variant, OpKind kind, 
   test.step.beta2_power = std::pow(test.step.beta2, 5);
   test.step.weight_decay = 0.1;
   test.step.inverse_valid_tokens = 1.0 / 190;
-  test.metrics = {0, 4, 2, 0.5};
+  test.metrics = {0, 4, 0, 0, 2, 0.5};
   cases.push_back(std::move(test));
 }
 
@@ -74,6 +74,7 @@ struct Heads {
   int64_t sequences, length, heads, kv_heads, head_dim;
   int64_t window = 0;
   double probability = 0;
+  int64_t value_dim = 0;
 };
 
 /// Around the tile of 64 positions: below, at, one above, several tiles; windows that cut tiles, spare whole tiles, and
@@ -89,6 +90,8 @@ constexpr Heads kHeads[] = {
     {"_window_100", 1, 260, 2, 1, 14, 100},
     {"_dropout", 2, 150, 4, 2, 24, 0, 0.2},
     {"_dropout_window", 1, 200, 2, 1, 16, 33, 0.4},
+    {"_latent", 2, 150, 3, 3, 48, 0, 0, 32},
+    {"_wide_values", 1, 130, 4, 2, 24, 0, 0.2, 70},
 };
 
 OpAttributes attributes_of(const Heads& h) {
@@ -97,6 +100,7 @@ OpAttributes attributes_of(const Heads& h) {
   a.heads = h.heads;
   a.kv_heads = h.kv_heads;
   a.head_dim = h.head_dim;
+  a.value_dim = h.value_dim;
   a.scale = 1 / std::sqrt(static_cast<double>(h.head_dim));
   a.window = h.window;
   a.probability = h.probability;
@@ -109,7 +113,7 @@ void add_attention(std::vector<TestCase>& cases) {
   for (const Heads& h : kHeads) {
     const OpAttributes a = attributes_of(h);
     const int64_t rows = h.sequences * h.length;
-    const auto qkv = real({rows, (h.heads + 2 * h.kv_heads) * h.head_dim}), o = real({rows, h.heads * h.head_dim});
+    const auto qkv = real({rows, a.qkv_columns()}), o = real({rows, a.o_columns()});
     const auto lse = real({h.sequences, h.heads, h.length}), w = real({h.head_dim});
     const auto scores = real({h.sequences, h.heads, h.length, h.length}), table = real({h.length, h.head_dim / 2, 2});
     add(cases, h.variant, OpKind::attention, a, {qkv}, {o, lse});
@@ -147,6 +151,7 @@ constexpr LargeStep kSteps[] = {
     {{"_window_spares", 2, 140, 2, 1, 16, 20}, 3, 1, 1},
     {{"_dropout", 2, 150, 4, 2, 24, 0, 0.2}, 2, 0, 1},
     {{"_dropout_window", 1, 190, 4, 2, 24, 33, 0.2}, 2, 0, 0},
+    {{"_latent", 2, 150, 2, 2, 48, 0, 0, 32}, 2, 1, 1},
 };
 
 void add_ring(std::vector<TestCase>& cases) {
@@ -155,17 +160,30 @@ void add_ring(std::vector<TestCase>& cases) {
     a.context_parallel = degree;
     a.ring_step = step;
     const int64_t rows = h.sequences * h.length;
-    const auto q = real({rows, h.heads * h.head_dim}), kv = real({rows, 2 * h.kv_heads * h.head_dim});
+    const auto q = real({rows, a.q_columns()}), kv = real({rows, a.kv_columns()}), o = real({rows, a.o_columns()});
     const auto lse = real({h.sequences, h.heads, h.length});
-    std::vector<TensorType> forward{q, kv}, backward{q, q, kv, q, lse};
+    std::vector<TensorType> forward{q, kv}, backward{o, q, kv, o, lse};
     if (step > 0) {
-      forward.insert(forward.end(), {q, lse});
+      forward.insert(forward.end(), {o, lse});
       backward.insert(backward.end(), {q, kv});
     }
-    add(cases, h.variant, OpKind::ring_attention, a, forward, {q, lse});
+    add(cases, h.variant, OpKind::ring_attention, a, forward, {o, lse});
     add(cases, h.variant, OpKind::ring_attention_backward, a, backward, {q, kv});
     for (size_t i = cases.size() - 2; i < cases.size(); ++i) cases[i].context.context_rank = rank;
   }
+}
+
+void add_latent(std::vector<TestCase>& cases) {
+  OpAttributes a;
+  a.sequence_length = kLength;
+  a.heads = a.kv_heads = 3;
+  a.head_dim = 53;
+  a.rope_dim = 22;
+  a.value_dim = 37;
+  const auto q = real({kRows, a.q_columns()}), kv = real({kRows, 3 * (31 + 37)}), k_rope = real({kRows, 22});
+  const auto qkv = real({kRows, a.qkv_columns()}), table = real({kLength, 11, 2});
+  add(cases, "", OpKind::latent_join, a, {q, kv, k_rope, table}, {qkv});
+  add(cases, "", OpKind::latent_join_backward, a, {qkv, table}, {q, kv, k_rope});
 }
 
 void add_moves(std::vector<TestCase>& cases) {
@@ -200,9 +218,9 @@ void add_ends(std::vector<TestCase>& cases) {
   const auto flat = real({30011});
   add(cases, "", OpKind::fill_zero, a, {}, {flat});
   add(cases, "", OpKind::squared_norm, a, {flat}, {exact(1)});
-  add(cases, "", OpKind::clip_scale, a, {exact(4)}, {exact(4)});
-  add(cases, "", OpKind::adamw, a, {flat, exact(4)}, {flat, flat, flat});
-  add(cases, "_master", OpKind::adamw, a, {flat, exact(4)}, {flat, flat, flat, flat});
+  add(cases, "", OpKind::clip_scale, a, {exact(6)}, {exact(4)});
+  add(cases, "", OpKind::adamw, a, {flat, exact(6)}, {flat, flat, flat});
+  add(cases, "_master", OpKind::adamw, a, {flat, exact(6)}, {flat, flat, flat, flat});
 }
 
 }  // namespace
@@ -241,6 +259,7 @@ std::vector<TestCase> large_test_cases() {
   add_attention(cases);
   add_ring(cases);
   add_moves(cases);
+  add_latent(cases);
   add_ends(cases);
   for (TestCase& test : large_expert_cases()) cases.push_back(std::move(test));
   return cases;

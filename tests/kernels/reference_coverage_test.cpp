@@ -176,6 +176,12 @@ TEST(ReferenceDevice, RefusesAttributesThatItCannotCompute) {
   refused(OpKind::cross_entropy, [](OpAttributes& a) { a.vocabulary = 1000; });
   refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_theta = 0; });
   refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_scaling = RopeScaling::llama3; });
+  refused(OpKind::rope_table, [](OpAttributes& a) { a.rope_scaling = RopeScaling::yarn; });  // of 0 positions
+  refused(OpKind::rope, [](OpAttributes& a) { a.rope_dim = 2; });
+  refused(OpKind::latent_join, [](OpAttributes& a) { a.rope_dim = 0; });
+  refused(OpKind::latent_join, [](OpAttributes& a) { a.value_dim = 3; });
+  refused(OpKind::latent_join_backward, [](OpAttributes& a) { a.kv_heads = 1; });
+  refused(OpKind::attention, [](OpAttributes& a) { a.value_dim = 3; });
   refused(OpKind::qk_norm, [](OpAttributes& a) { a.kv_heads = 0; });
   refused(OpKind::position_embedding, [](OpAttributes& a) { a.sequence_length = 10; });
   refused(OpKind::position_embedding, [](OpAttributes& a) { a.context_parallel = 2; });  // of an odd length

@@ -109,6 +109,7 @@ struct Heads {
   int64_t window = 0;
   double probability = 0;
   int32_t tensor_rank = 0, tensor_size = 1;
+  int64_t value_dim = 0;
 
   OpAttributes attributes() const {
     OpAttributes a;
@@ -116,6 +117,7 @@ struct Heads {
     a.heads = heads;
     a.kv_heads = kv_heads;
     a.head_dim = head_dim;
+    a.value_dim = value_dim;
     a.scale = 1 / std::sqrt(static_cast<double>(head_dim));
     a.window = window;
     a.probability = probability;
@@ -125,7 +127,7 @@ struct Heads {
     return a;
   }
   int64_t rows() const { return sequences * length; }
-  int64_t width() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t width() const { return attributes().qkv_columns(); }
 };
 
 constexpr Heads kHeads[] = {
@@ -140,12 +142,15 @@ constexpr Heads kHeads[] = {
     {"dropout_window", 2, 17, 4, 2, 6, 5, 0.1},
     {"long", 1, 130, 2, 1, 16},
     {"wide_head", 1, 33, 1, 1, 64},
+    {"narrow_values", 2, 9, 3, 3, 12, 0, 0, 0, 1, 8},
+    {"wide_values", 1, 21, 4, 2, 6, 0, 0.2, 0, 1, 19},
+    {"values_window", 2, 18, 2, 1, 20, 5, 0, 0, 1, 3},
 };
 
 void add_heads(Cases& cases) {
   for (const Heads& h : kHeads) {
     const OpAttributes a = h.attributes();
-    const TensorType qkv = cases.real({h.rows(), h.width()}), o = cases.real({h.rows(), h.heads * h.head_dim});
+    const TensorType qkv = cases.real({h.rows(), h.width()}), o = cases.real({h.rows(), a.o_columns()});
     const TensorType lse = cases.real({h.sequences, h.heads, h.length});
     const TensorType scores = cases.real({h.sequences, h.heads, h.length, h.length});
     const TensorType table = cases.real({h.length, h.head_dim / 2, 2}), w = cases.real({h.head_dim});
@@ -186,6 +191,50 @@ void add_rope_scalings(Cases& cases) {
   cases.add(OpKind::rope_table, "linear", a, {}, {table});
   a.rope_scaling = RopeScaling::llama3;
   cases.add(OpKind::rope_table, "llama3", a, {}, {table});
+  a.rope_scaling = RopeScaling::yarn;
+  a.rope_magnitude = 1.25;
+  a.rope_original_positions = 4096;
+  cases.add(OpKind::rope_table, "yarn", a, {}, {table});
+  a.rope_dim = 6;
+  cases.add(OpKind::rope_table, "yarn_part_of_head", a, {}, {cases.real({50, 3, 2})});
+  a.rope_theta = 10;  // both ends of the ramp in one place
+  a.rope_original_positions = 7;
+  cases.add(OpKind::rope_table, "yarn_step", a, {}, {cases.real({50, 3, 2})});
+}
+
+/// Rows of latent attention: whole sequences, ranks of a context, ranks that share the rows of a sequence.
+void add_latent(Cases& cases) {
+  struct Latent {
+    const char* variant;
+    int64_t rows, length, degree, heads, nope, rope, value;
+    bool rows_cut = false;
+    int32_t context_rank = 0, tensor_rank = 0;
+  };
+  for (const Latent& l :
+       {Latent{"small", 6, 3, 1, 2, 3, 2, 4}, Latent{"one_head", 5, 5, 1, 1, 4, 6, 3},
+        Latent{"wide", 66, 33, 1, 3, 17, 34, 19}, Latent{"wider_than_vectors", 7, 7, 1, 2, 32, 64, 33},
+        Latent{"nothing_but_rotated", 8, 4, 1, 2, 0, 4, 4}, Latent{"zigzag", 12, 6, 2, 2, 3, 4, 5, false, 1, 0},
+        Latent{"cut", 9, 6, 1, 2, 3, 4, 5, true, 0, 1}}) {
+    OpAttributes a;
+    a.sequence_length = l.length;
+    a.context_parallel = l.degree;
+    a.rows_cut = l.rows_cut;
+    a.heads = a.kv_heads = l.heads;
+    a.head_dim = l.nope + l.rope;
+    a.rope_dim = l.rope;
+    a.value_dim = l.value;
+    a.rope_theta = 1000;
+    const TensorType q = cases.real({l.rows, a.q_columns()}), kv = cases.real({l.rows, l.heads * (l.nope + l.value)});
+    const TensorType k_rope = cases.real({l.rows, l.rope}), qkv = cases.real({l.rows, a.qkv_columns()});
+    const TensorType table = cases.real({l.length * l.degree, l.rope / 2, 2});
+    const auto add = [&](OpKind kind, std::vector<TensorType> inputs, std::vector<TensorType> outputs) {
+      TestCase& test = cases.add(kind, l.variant, a, std::move(inputs), std::move(outputs));
+      place(test, l.tensor_rank, 4);
+      place_in_context(test, l.context_rank, static_cast<int32_t>(l.degree));
+    };
+    add(OpKind::latent_join, {q, kv, k_rope, table}, {qkv});
+    add(OpKind::latent_join_backward, {qkv, table}, {q, kv, k_rope});
+  }
 }
 
 /// Rows of context-parallel ranks and of ranks that share the rows of a sequence.
@@ -229,10 +278,11 @@ void add_cut_rows(Cases& cases) {
 }
 
 void add_rearrangements(Cases& cases) {
-  for (const Heads& h : {Heads{"two", 2, 6, 4, 2, 3}, Heads{"wide", 3, 70, 2, 2, 33}}) {
+  for (const Heads& h : {Heads{"two", 2, 6, 4, 2, 3}, Heads{"wide", 3, 70, 2, 2, 33},
+                         Heads{"narrow_values", 2, 5, 4, 2, 7, 0, 0, 0, 1, 3}}) {
     OpAttributes a = h.attributes();
-    const TensorType qkv = cases.real({h.rows(), h.width()}), q = cases.real({h.rows(), h.heads * h.head_dim});
-    const TensorType kv = cases.real({h.rows(), 2 * h.kv_heads * h.head_dim});
+    const TensorType qkv = cases.real({h.rows(), h.width()}), q = cases.real({h.rows(), a.q_columns()});
+    const TensorType kv = cases.real({h.rows(), a.kv_columns()});
     cases.add(OpKind::split_qkv, h.variant, a, {qkv}, {q, kv});
     cases.add(OpKind::join_qkv, h.variant, a, {q, kv}, {qkv});
     a.context_parallel = 2;
@@ -241,7 +291,7 @@ void add_rearrangements(Cases& cases) {
     cases.add(OpKind::heads_merge, h.variant, a, {parts}, {qkv});
     cases.add(OpKind::rows_merge, h.variant, a, {cases.real({2, h.rows(), 7})}, {whole});
     cases.add(OpKind::rows_split, h.variant, a, {whole}, {cases.real({2, h.rows(), 7})});
-    a.kv_heads = 0;
+    a.kv_heads = a.value_dim = 0;
     const TensorType heads = cases.real({2, h.rows(), h.heads * h.head_dim / 2});
     cases.add(OpKind::heads_split, std::string(h.variant) + "_q", a, {q}, {heads});
     cases.add(OpKind::heads_merge, std::string(h.variant) + "_q", a, {heads}, {q});
@@ -270,17 +320,19 @@ void add_ring_steps(Cases& cases) {
         RingStep{{"keys_before", 2, 6, 4, 2, 4}, 3, 2, 1}, RingStep{{"keys_behind", 1, 8, 3, 1, 6}, 4, 1, 2},
         RingStep{{"window", 2, 10, 2, 1, 4, 7}, 3, 1, 1}, RingStep{{"window_spares_all", 1, 10, 2, 1, 4, 3}, 3, 0, 1},
         RingStep{{"dropout", 2, 6, 2, 1, 4, 0, 0.3, 1, 3}, 2, 0, 1}, RingStep{{"long", 1, 150, 2, 1, 16}, 2, 1, 1},
-        RingStep{{"long_first_step", 1, 134, 2, 1, 16, 80, 0.1}, 2, 0, 0}}) {
+        RingStep{{"long_first_step", 1, 134, 2, 1, 16, 80, 0.1}, 2, 0, 0},
+        RingStep{{"narrow_values", 2, 6, 4, 2, 8, 0, 0, 0, 1, 5}, 3, 2, 1},
+        RingStep{{"wide_values", 1, 146, 2, 1, 16, 0, 0.1, 0, 1, 34}, 2, 1, 1}}) {
     const Heads& h = r.heads;
     OpAttributes a = h.attributes();
     a.context_parallel = r.degree;
     a.ring_step = r.step;
-    const TensorType q = cases.real({h.rows(), h.heads * h.head_dim});
-    const TensorType kv = cases.real({h.rows(), 2 * h.kv_heads * h.head_dim});
+    const TensorType q = cases.real({h.rows(), a.q_columns()}), o = cases.real({h.rows(), a.o_columns()});
+    const TensorType kv = cases.real({h.rows(), a.kv_columns()});
     const TensorType lse = cases.real({h.sequences, h.heads, h.length});
-    std::vector<TensorType> forward{q, kv}, backward{q, q, kv, q, lse};
+    std::vector<TensorType> forward{q, kv}, backward{o, q, kv, o, lse};
     if (r.step > 0) {
-      forward.insert(forward.end(), {q, lse});
+      forward.insert(forward.end(), {o, lse});
       backward.insert(backward.end(), {q, kv});
     }
     const auto put = [&](TestCase& test) {
@@ -288,7 +340,7 @@ void add_ring_steps(Cases& cases) {
       place_in_context(test, r.rank, static_cast<int32_t>(r.degree));
       test.context.first_row = 3 * h.rows() * r.degree;
     };
-    put(cases.add(OpKind::ring_attention, h.variant, a, forward, {q, lse}));
+    put(cases.add(OpKind::ring_attention, h.variant, a, forward, {o, lse}));
     put(cases.add(OpKind::ring_attention_backward, h.variant, a, backward, {q, kv}));
   }
 }
@@ -311,7 +363,7 @@ void add_products(Cases& cases) {
 void add_wide_sums(Cases& cases) {
   if (cases.dtype != DType::f32) return;
   for (const int64_t n : {1, 259, 8203}) {
-    const TensorType x = cases.real({n}), wide = cases.exact(n), metrics = cases.exact(4);
+    const TensorType x = cases.real({n}), wide = cases.exact(n), metrics = cases.exact(6);
     const std::string variant = text({n});
     cases.add(OpKind::add, variant + "_wide", {}, {wide, wide}, {wide});
     cases.add(OpKind::add, variant + "_to_wide", {}, {wide, x}, {wide});
@@ -319,8 +371,8 @@ void add_wide_sums(Cases& cases) {
     cases.add(OpKind::squared_norm, variant + "_wide", {}, {wide}, {cases.exact(1)});
     OpAttributes a;
     a.decay = true;
-    cases.add(OpKind::adamw, variant + "_wide", a, {wide, metrics}, {x, x, x}).metrics = {0, 9, 3, 0.75};
-    cases.add(OpKind::adamw, variant + "_wide_master", {}, {wide, metrics}, {x, x, x, x}).metrics = {0, 1, 1, 1};
+    cases.add(OpKind::adamw, variant + "_wide", a, {wide, metrics}, {x, x, x}).metrics = {0, 9, 0, 0, 3, 0.75};
+    cases.add(OpKind::adamw, variant + "_wide_master", {}, {wide, metrics}, {x, x, x, x}).metrics = {0, 1, 0, 0, 1, 1};
   }
 }
 
@@ -390,13 +442,14 @@ void add_loss(Cases& cases) {
 void add_clipping(Cases& cases) {
   struct Clip {
     const char* variant;
-    double squared_norm, bound;
+    double squared_norm, bound, overflow = 0;
   };
-  for (const Clip& c : {Clip{"clips", 16, 1}, Clip{"below_bound", 0.25, 1}, Clip{"off", 16, 0}, Clip{"zero", 0, 1},
-                        Clip{"infinite", std::numeric_limits<double>::infinity(), 1},
-                        Clip{"nan_without_bound", std::numeric_limits<double>::quiet_NaN(), 0}}) {
-    TestCase& test = cases.add(OpKind::clip_scale, c.variant, {}, {cases.exact(4)}, {cases.exact(4)});
-    test.metrics = {2.5, c.squared_norm, 0, 0};
+  for (const Clip& c :
+       {Clip{"clips", 16, 1}, Clip{"below_bound", 0.25, 1}, Clip{"off", 16, 0}, Clip{"zero", 0, 1},
+        Clip{"infinite", std::numeric_limits<double>::infinity(), 1},
+        Clip{"nan_without_bound", std::numeric_limits<double>::quiet_NaN(), 0}, Clip{"overflow", 16, 1, 3}}) {
+    TestCase& test = cases.add(OpKind::clip_scale, c.variant, {}, {cases.exact(6)}, {cases.exact(6)});
+    test.metrics = {2.5, c.squared_norm, 0.5, c.overflow, 0, 0};
     test.step.clip_norm = c.bound;
   }
 }
@@ -404,21 +457,21 @@ void add_clipping(Cases& cases) {
 void add_optimizer(Cases& cases) {
   add_clipping(cases);
   for (const int64_t n : {1, 7, 259, 4100}) {
-    const TensorType range = cases.real({n}), metrics = cases.exact(4);
+    const TensorType range = cases.real({n}), metrics = cases.exact(6);
     const std::string variant = text({n});
     cases.add(OpKind::fill_zero, variant, {}, {}, {range});
     for (const bool decay : {false, true}) {
       OpAttributes a;
       a.decay = decay;
       const std::string name = variant + (decay ? "_decay" : "");
-      cases.add(OpKind::adamw, name, a, {range, metrics}, {range, range, range}).metrics = {0, 9, 3, 0.75};
-      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 1,
-                                                                                                               1};
+      cases.add(OpKind::adamw, name, a, {range, metrics}, {range, range, range}).metrics = {0, 9, 0, 0, 3, 0.75};
+      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 0,
+                                                                                                               0, 1, 1};
     }
     cases.add(OpKind::adamw, variant + "_skipped", {}, {range, metrics}, {range, range, range}).metrics = {
-        0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0};
-    for (const CountRule rule :
-         {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::first_copy, CountRule::nobody}) {
+        0, std::numeric_limits<double>::quiet_NaN(), 0, 0, std::numeric_limits<double>::quiet_NaN(), 0};
+    for (const CountRule rule : {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::first_copy,
+                                 CountRule::nobody, CountRule::every_expert_rank}) {
       OpAttributes a;
       a.count_rule = rule;
       const std::string name = variant + "_rule" + std::to_string(static_cast<int>(rule));
@@ -439,6 +492,7 @@ std::vector<TestCase> all_test_cases(DType dtype) {
   add_heads(cases);
   add_rope_scalings(cases);
   add_cut_rows(cases);
+  add_latent(cases);
   add_rearrangements(cases);
   add_ring_steps(cases);
   add_element_wise(cases);

@@ -16,9 +16,10 @@ TEST(Catalogue, HoldsAtLeastFifteenModelsSortedByName) {
   EXPECT_GE(names.size(), 15u);
   EXPECT_TRUE(std::is_sorted(names.begin(), names.end()));
   for (const std::string name :
-       {"gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt-3-175b", "llama-2-7b", "llama-2-13b", "llama-2-70b",
-        "llama-3-8b", "llama-3-70b", "llama-3.1-405b", "llama-3.2-1b", "mistral-7b", "qwen2.5-7b", "qwen2.5-0.5b",
-        "qwen3-0.6b", "qwen3-8b", "bytes-llama-11m"}) {
+       {"gpt2",         "gpt2-medium",   "gpt2-large",       "gpt2-xl",     "gpt-3-175b",     "llama-2-7b",
+        "llama-2-13b",  "llama-2-70b",   "llama-3-8b",       "llama-3-70b", "llama-3.1-405b", "llama-3.2-1b",
+        "mistral-7b",   "qwen2.5-7b",    "qwen2.5-0.5b",     "qwen3-0.6b",  "qwen3-8b",       "bytes-llama-11m",
+        "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3"}) {
     EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
   }
 }
@@ -26,15 +27,27 @@ TEST(Catalogue, HoldsAtLeastFifteenModelsSortedByName) {
 TEST(Catalogue, ParameterCountsAreExact) {
   // As published on the models' cards, or counted in their checkpoints.
   const std::map<std::string, int64_t> counts{
-      {"gpt2", 124'439'808},           {"gpt2-medium", 354'823'168},
-      {"gpt2-large", 774'030'080},     {"gpt2-xl", 1'557'611'200},
-      {"llama-2-7b", 6'738'415'616},   {"llama-2-13b", 13'015'864'320},
-      {"llama-2-70b", 68'976'648'192}, {"llama-3-8b", 8'030'261'248},
-      {"llama-3-70b", 70'553'706'496}, {"llama-3.1-405b", 405'853'388'800},
-      {"llama-3.2-1b", 1'235'814'400}, {"mistral-7b", 7'241'732'096},
-      {"qwen2.5-7b", 7'615'616'512},   {"qwen2.5-0.5b", 494'032'768},
-      {"qwen3-0.6b", 596'049'920},     {"qwen3-8b", 8'190'735'360},
+      {"gpt2", 124'439'808},
+      {"gpt2-medium", 354'823'168},
+      {"gpt2-large", 774'030'080},
+      {"gpt2-xl", 1'557'611'200},
+      {"llama-2-7b", 6'738'415'616},
+      {"llama-2-13b", 13'015'864'320},
+      {"llama-2-70b", 68'976'648'192},
+      {"llama-3-8b", 8'030'261'248},
+      {"llama-3-70b", 70'553'706'496},
+      {"llama-3.1-405b", 405'853'388'800},
+      {"llama-3.2-1b", 1'235'814'400},
+      {"mistral-7b", 7'241'732'096},
+      {"qwen2.5-7b", 7'615'616'512},
+      {"qwen2.5-0.5b", 494'032'768},
+      {"qwen3-0.6b", 596'049'920},
+      {"qwen3-8b", 8'190'735'360},
       {"bytes-llama-11m", 11'015'040},
+      {"mixtral-8x7b", 46'702'792'704},
+      {"qwen3-30b-a3b", 30'532'122'624},
+      {"deepseek-v2-lite", 15'706'484'224},
+      {"deepseek-v3", 671'026'419'200},  // without the layer that predicts a further token
   };
   for (const auto& [name, count] : counts) EXPECT_EQ(parameter_count(load_model(name)), count) << name;
   // 175 billion in the paper's rounding (Brown et al. 2020, table 2.1).
@@ -46,6 +59,18 @@ TEST(Catalogue, MatrixParametersLeaveOutLookupsNormsAndBiases) {
   EXPECT_EQ(matrix_parameters(load_model("gpt2")), 12 * 12 * 768 * 768 + 50257 * 768);
   // llama-2-7b: everything but the embedding look-up and 65 norms.
   EXPECT_EQ(matrix_parameters(load_model("llama-2-7b")), 6'738'415'616 - 32000LL * 4096 - 65LL * 4096);
+}
+
+TEST(Catalogue, MatrixParametersOfExpertsAreThoseThatATokenMeets) {
+  // Attention, router and two experts of each of 32 layers, and the head.
+  EXPECT_EQ(matrix_parameters(load_model("mixtral-8x7b")),
+            32 * (2 * 4096LL * 4096 + 2 * 4096LL * 1024 + 8 * 4096 + 2 * 3 * 4096LL * 14336) + 32000LL * 4096);
+}
+
+TEST(Catalogue, AttentionOfUnequalWidthsCountsTheirMean) {
+  const ModelSpec lite = load_model("deepseek-v2-lite");
+  EXPECT_DOUBLE_EQ(training_flops_per_token(lite, 4096) - 6.0 * static_cast<double>(matrix_parameters(lite)),
+                   12.0 * 27 * 16 * ((192 + 128) / 2.0) * 4096);
 }
 
 TEST(Catalogue, TrainingFlopsCountTheFullAttentionSquare) {

@@ -54,13 +54,6 @@ std::vector<const Graph*> all(const ModelGraphs& graphs) {
   return {&graphs.embedding, &graphs.block, &graphs.expert_block, &graphs.head};
 }
 
-/// Models whose graphs can be built: those of experts come with their operators.
-std::vector<std::string> built_models() {
-  std::vector<std::string> names = catalogue_model_names();
-  std::erase_if(names, [](const std::string& name) { return load_model(name).moe.experts > 0; });
-  return names;
-}
-
 TEST(Graphs, LlamaBlockIsPreNormAttentionThenPreNormSwiglu) {
   const ModelGraphs graphs = graphs_of("llama-3-8b");
   using enum OpKind;
@@ -174,7 +167,7 @@ TEST(Graphs, Gpt2PartsAreRowsOfOneTransposedTensor) {
 }
 
 TEST(Graphs, PartsAddUpToTheRowsOfTheirWeightInEveryModel) {
-  for (const std::string& name : built_models()) {
+  for (const std::string& name : catalogue_model_names()) {
     const ModelGraphs graphs = graphs_of(name);
     for (const Graph* graph : all(graphs)) {
       for (const Weight& weight : graph->weights) {
@@ -220,6 +213,45 @@ TEST(Graphs, InitialisationFollowsTheFamily) {
   EXPECT_EQ(weight_of(gpt2, "norm_1").init.kind, InitKind::ones);
   EXPECT_EQ(weight_of(gpt2, "norm_1_bias").init.kind, InitKind::zeros);
   EXPECT_EQ(weight_of(graphs_of("llama-3-8b").block, "down").init.standard_deviation, 0.02);
+}
+
+TEST(Graphs, LatentAttentionMakesPackedRowsFromItsLatents) {
+  using enum OpKind;
+  const ModelGraphs lite = graphs_of("deepseek-v2-lite");
+  EXPECT_EQ(kinds(lite.block), (std::vector<OpKind>{rms_norm, linear, linear, rms_norm, linear, linear, latent_join,
+                                                    attention, linear, add, rms_norm, linear, swiglu, linear, add}));
+  const ModelGraphs v3 = graphs_of("deepseek-v3");
+  EXPECT_EQ(count(v3.block, rms_norm), 4);  // queries have a latent of their own
+  for (const Graph* graph : {&lite.block, &lite.expert_block, &v3.block, &v3.expert_block}) {
+    const OpAttributes& a = node_of(*graph, attention).attributes;
+    EXPECT_EQ(a.head_dim, 192);
+    EXPECT_EQ(a.value_dim, 128);
+    EXPECT_EQ(weight_of(*graph, "attention_out").dims.at(1).size, a.heads * 128);
+    const auto& parts = weight_of(*graph, "k_rope").parts;
+    EXPECT_EQ(parts.at(0).tensor, weight_of(*graph, "kv_latent").parts.at(0).tensor);
+    EXPECT_EQ(parts.at(0).first_row, 512);
+    EXPECT_EQ(parts.at(0).tensor_rows, 576);
+    for (const Node& node : graph->nodes) {
+      if (node.kind == rms_norm && graph->tensors.at(node.outputs[0]).name.find("latent") != std::string::npos) {
+        EXPECT_EQ(node.attributes.epsilon, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(Graphs, LatentAttentionIsSharperByBothMagnitudesOfYarn) {
+  // Computed in Python from the published modelling code's formulas.
+  const OpAttributes lite = node_of(graphs_of("deepseek-v2-lite").block, OpKind::attention).attributes;
+  EXPECT_NEAR(lite.scale, 0.11472138679292611, 1e-15);
+  EXPECT_NEAR(node_of(graphs_of("deepseek-v3").block, OpKind::attention).attributes.scale, 0.1352337788608801, 1e-15);
+  EXPECT_EQ(node_of(graphs_of("deepseek-v2-lite").block, OpKind::latent_join).attributes.rope_magnitude, 1);
+  ModelSpec model = load_model("qwen2.5-0.5b");
+  model.rope_scaling = RopeScaling::yarn;
+  model.rope_factor = 4;
+  model.rope_original_positions = 32768;
+  const Graph block = build_graphs(model, options_for(1, 16)).block;
+  EXPECT_NEAR(node_of(block, OpKind::rope).attributes.rope_magnitude, 1.138629436111989, 1e-15);
+  EXPECT_EQ(node_of(block, OpKind::attention).attributes.scale, 0.125);
 }
 
 TEST(Graphs, WindowCountsOnlyWhereTheSequenceIsLonger) {
@@ -268,7 +300,7 @@ TEST(Graphs, TensorsHaveTheRolesThatCompilationLooksFor) {
 }
 
 TEST(Graphs, NamesOfTensorsAreUniqueWithinALayer) {
-  for (const std::string& name : built_models()) {
+  for (const std::string& name : catalogue_model_names()) {
     for (const bool unfused : {false, true}) {
       GraphOptions options = options_for(1, 8);
       options.unfused_attention = unfused;
@@ -285,7 +317,7 @@ TEST(Graphs, NamesOfTensorsAreUniqueWithinALayer) {
 }
 
 TEST(Graphs, EveryNodeReadsOnlyWhatExistsBeforeIt) {
-  for (const std::string& name : built_models()) {
+  for (const std::string& name : catalogue_model_names()) {
     const ModelGraphs graphs = graphs_of(name);
     for (const Graph* graph : all(graphs)) {
       std::set<int> written;

@@ -68,12 +68,21 @@ std::vector<ShardingCase> all_cases() {
       {"tp4_copies_cp2_ring", context(2, ring, tensor(4, true, 2)), "llama"},
       {"tp2_cp2_exchange_dropout", context(2, exchange, tensor(2, true)), "gpt2"},
       {"tp2_cp2_exchange_unfused", context(2, exchange, tensor(2)), "gpt2", 48, true},
+      {"tp2_latent", tensor(2), "latent"},
+      {"tp4_latent_sequence", tensor(4, true), "latent"},
+      {"tp2_latent_unfused", tensor(2, true), "yarn", 48, true},
+      {"cp2_ring_latent", context(2, ring), "latent"},
+      {"cp2_exchange_latent", context(2, exchange), "yarn"},
+      {"cp4_exchange_latent_unfused", context(4, exchange), "latent", 48, true},
+      {"tp2_cp2_ring_latent", context(2, ring, tensor(2, true)), "yarn"},
+      {"tp2_cp2_exchange_latent", context(2, exchange, tensor(2, true)), "latent"},
   };
 }
 
 ModelSpec model_of(const ShardingCase& test) {
   ModelSpec model = test.model == "gpt2" ? testing::small_gpt2() : testing::small_llama();
   if (test.model == "qwen3") model = testing::small_qwen3();
+  if (test.model == "latent" || test.model == "yarn") model = testing::small_model(test.model);
   if (test.model == "qwen2") model.qkv_bias = true;
   if (test.model == "mistral") model.sliding_window = 5;
   model.ffn = test.ffn;

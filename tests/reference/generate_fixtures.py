@@ -2,8 +2,9 @@
 """Losses, gradients and short trainings of small models in PyTorch, float64: what Foresail's numbers are held against.
 
 Written from the papers and from the published model sources (GPT-2: Radford et al. 2019; Llama: Touvron et al. 2023;
-rotary positions: Su et al. 2021; Mistral: Jiang et al. 2023; Mixtral: Jiang et al. 2024; Qwen2/Qwen3 and DeepSeek-V2/V3
-technical reports; router z loss: Zoph et al. 2022; AdamW: Loshchilov & Hutter 2019), independent of the C++ code. Run: /usr/bin/python3 tests/reference/generate_fixtures.py (Debian's python3-torch);
+rotary positions: Su et al. 2021; Mistral: Jiang et al. 2023; Mixtral: Jiang et al. 2024; Qwen2/Qwen3 technical reports;
+DeepSeek-V2/V3: DeepSeek-AI 2024; YaRN: Peng et al. 2023; router z loss: Zoph et al. 2022; AdamW: Loshchilov & Hutter
+2019), independent of the C++ code. Run: /usr/bin/python3 tests/reference/generate_fixtures.py (Debian's python3-torch);
 the tests read the files it leaves and need no PyTorch.
 
 One folder per model under tests/reference/fixtures/:
@@ -72,12 +73,13 @@ def is_norm_weight(name):
 # ---------------------------------------------------------------------------------------------------- model parts
 
 
-def causal_attention(q, k, v, window=0):
-    """q [B,A,S,D]; k, v [B,G,S,D], each shared by A/G neighbouring query heads; `window` keys back at most, 0: all."""
+def causal_attention(q, k, v, window=0, sharpness=1.0):
+    """q [B,A,S,D]; k [B,G,S,D], v [B,G,S,W], each shared by A/G neighbouring query heads; `window` keys back at most, 0:
+    all. Scores are q k / sqrt(D) times `sharpness`."""
     group = q.shape[1] // k.shape[1]
     k = k.repeat_interleave(group, dim=1)
     v = v.repeat_interleave(group, dim=1)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]) * sharpness
     distance = torch.arange(q.shape[2])[:, None] - torch.arange(q.shape[2])[None, :]
     allowed = distance >= 0
     if window:
@@ -115,6 +117,8 @@ def inverse_frequencies(config, head_dim):
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "linear":
         return frequencies / scaling["factor"]
+    if kind == "yarn":
+        return yarn_frequencies(frequencies, scaling, config["rope_theta"], head_dim)
     assert kind == "llama3"
     # Llama 3.1: long waves are stretched by the factor, short ones kept, those between blended.
     original = scaling["original_max_position_embeddings"]
@@ -132,10 +136,37 @@ def inverse_frequencies(config, head_dim):
     return torch.tensor(result)
 
 
-def rotate(x, frequencies):
+def yarn_frequencies(frequencies, scaling, theta, head_dim):
+    """Pairs that turn often over the original positions keep their frequency, those that turn rarely are stretched."""
+    def pair_of(turns):
+        waves = scaling["original_max_position_embeddings"] / (turns * 2 * math.pi)
+        return head_dim * math.log(waves) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_of(scaling.get("beta_fast", 32))), 0)
+    high = min(math.ceil(pair_of(scaling.get("beta_slow", 1))), head_dim - 1)
+    stretched = ((torch.arange(head_dim // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
+    return frequencies / scaling["factor"] * stretched + frequencies * (1 - stretched)
+
+
+def yarn_magnitude(factor, weight=1.0):
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def rope_magnitude(config):
+    """What cosines and sines are multiplied by."""
+    scaling = config.get("rope_scaling") or {}
+    if scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return 1.0
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return (yarn_magnitude(scaling["factor"], scaling["mscale"])
+                / yarn_magnitude(scaling["factor"], scaling["mscale_all_dim"]))
+    return scaling.get("attention_factor", yarn_magnitude(scaling["factor"]))
+
+
+def rotate(x, frequencies, magnitude=1.0):
     """Half-split rotary positions: element i turns with element i + D/2."""
     angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * frequencies[None, :]
-    cos, sin = torch.cos(angles), torch.sin(angles)
+    cos, sin = magnitude * torch.cos(angles), magnitude * torch.sin(angles)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
@@ -275,37 +306,54 @@ def expert_ffn(c, w, p, x, targets):
     return y, router_losses(c, logits, scores, index, targets)
 
 
-def latent_shapes(c, p):
-    width, heads, rank = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
-    nope, turned, value = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
-    return {p + "q_a_proj.weight": (c["q_lora_rank"], width), p + "q_a_layernorm.weight": (c["q_lora_rank"],),
-            p + "q_b_proj.weight": (heads * (nope + turned), c["q_lora_rank"]),
-            p + "kv_a_proj_with_mqa.weight": (rank + turned, width), p + "kv_a_layernorm.weight": (rank,),
-            p + "kv_b_proj.weight": (heads * (nope + value), rank), p + "o_proj.weight": (width, heads * value)}
-
-
-def rotate_neighbours(x, frequencies):
-    """Rotary positions where elements 2i and 2i + 1 are a pair."""
-    return rotate(torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1), frequencies)
-
-
-def latent_attention(c, w, p, x):
-    """Multi-head latent attention (DeepSeek-V2, section 2.1); one rotated key serves all heads."""
-    heads, rank = c["num_attention_heads"], c["kv_lora_rank"]
-    nope, turned = c["qk_nope_head_dim"], c["qk_rope_head_dim"]
-    frequencies = inverse_frequencies(c, turned)
-    queries = rms_norm(x @ w[p + "q_a_proj.weight"].T, w[p + "q_a_layernorm.weight"], c["rms_norm_eps"])
-    q_nope, q_turned = heads_of(queries @ w[p + "q_b_proj.weight"].T, heads).split((nope, turned), dim=-1)
-    latent, k_turned = (x @ w[p + "kv_a_proj_with_mqa.weight"].T).split((rank, turned), dim=-1)
-    latent = rms_norm(latent, w[p + "kv_a_layernorm.weight"], c["rms_norm_eps"])
-    k_nope, v = heads_of(latent @ w[p + "kv_b_proj.weight"].T, heads).split((nope, c["v_head_dim"]), dim=-1)
-    k_turned = rotate_neighbours(k_turned[:, None], frequencies).expand(-1, heads, -1, -1)
-    q = torch.cat((q_nope, rotate_neighbours(q_turned, frequencies)), dim=-1)
-    return merge_heads(causal_attention(q, torch.cat((k_nope, k_turned), dim=-1), v)) @ w[p + "o_proj.weight"].T
-
-
 def decoder_head_dim(c):
     return c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
+
+
+def latent_shapes(c, p):
+    """Multi-head latent attention: queries with a latent of their own or without."""
+    width, heads, rope = c["hidden_size"], c["num_attention_heads"], c["qk_rope_head_dim"]
+    nope, value, rank = c["qk_nope_head_dim"], c["v_head_dim"], c["kv_lora_rank"]
+    shapes = {p + "kv_a_proj_with_mqa.weight": (rank + rope, width), p + "kv_a_layernorm.weight": (rank,),
+              p + "kv_b_proj.weight": (heads * (nope + value), rank), p + "o_proj.weight": (width, heads * value)}
+    if c["q_lora_rank"] is None:
+        shapes[p + "q_proj.weight"] = (heads * (nope + rope), width)
+    else:
+        shapes[p + "q_a_proj.weight"] = (c["q_lora_rank"], width)
+        shapes[p + "q_a_layernorm.weight"] = (c["q_lora_rank"],)
+        shapes[p + "q_b_proj.weight"] = (heads * (nope + rope), c["q_lora_rank"])
+    return shapes
+
+
+LATENT_EPSILON = 1e-6  # of the norms of latents, in the published sources, whatever rms_norm_eps is
+
+
+def latent_attention(c, w, p, x, frequencies):
+    heads, nope, rank = c["num_attention_heads"], c["qk_nope_head_dim"], c["kv_lora_rank"]
+
+    def even_before_odd(y):  # pairs of neighbours become halves
+        return torch.cat((y[..., 0::2], y[..., 1::2]), dim=-1)
+
+    def turned(y):
+        return rotate(even_before_odd(y), frequencies, rope_magnitude(c))
+
+    if p + "q_proj.weight" in w:
+        q = x @ w[p + "q_proj.weight"].T
+    else:
+        latent = rms_norm(x @ w[p + "q_a_proj.weight"].T, w[p + "q_a_layernorm.weight"], LATENT_EPSILON)
+        q = latent @ w[p + "q_b_proj.weight"].T
+    q = heads_of(q, heads)
+    q = torch.cat((q[..., :nope], turned(q[..., nope:])), dim=-1)
+    compressed = x @ w[p + "kv_a_proj_with_mqa.weight"].T
+    latent = rms_norm(compressed[..., :rank], w[p + "kv_a_layernorm.weight"], LATENT_EPSILON)
+    kv = heads_of(latent @ w[p + "kv_b_proj.weight"].T, heads)
+    shared = turned(compressed[..., rank:][:, None])
+    k = torch.cat((kv[..., :nope], shared.expand(-1, heads, -1, -1)), dim=-1)
+    scaling = c.get("rope_scaling") or {}
+    sharpness = 1.0
+    if scaling.get("mscale_all_dim"):
+        sharpness = yarn_magnitude(scaling["factor"], scaling["mscale_all_dim"]) ** 2
+    return merge_heads(causal_attention(q, k, kv[..., nope:], sharpness=sharpness)) @ w[p + "o_proj.weight"].T
 
 
 def decoder_shapes(c):
@@ -315,7 +363,7 @@ def decoder_shapes(c):
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         shapes[p + "input_layernorm.weight"] = shapes[p + "post_attention_layernorm.weight"] = (width,)
-        if c["model_type"] == "deepseek_v3":
+        if "kv_lora_rank" in c:
             shapes.update(latent_shapes(c, p + "self_attn."))
         else:
             for name, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
@@ -337,6 +385,9 @@ def decoder_shapes(c):
 
 
 def decoder_attention(c, w, p, x, frequencies):
+    if "kv_lora_rank" in c:
+        return latent_attention(c, w, p, x, frequencies)
+
     def project(name, heads):
         y = x @ w[p + name + "_proj.weight"].T
         if p + name + "_proj.bias" in w:
@@ -346,24 +397,21 @@ def decoder_attention(c, w, p, x, frequencies):
             y = rms_norm(y, w[p + name + "_norm.weight"], c["rms_norm_eps"])
         return y
 
-    q = rotate(project("q", c["num_attention_heads"]), frequencies)
-    k = rotate(project("k", c["num_key_value_heads"]), frequencies)
+    q = rotate(project("q", c["num_attention_heads"]), frequencies, rope_magnitude(c))
+    k = rotate(project("k", c["num_key_value_heads"]), frequencies, rope_magnitude(c))
     v = project("v", c["num_key_value_heads"])
     window = (c.get("sliding_window") or 0) if c["model_type"] == "mistral" else 0
     return merge_heads(causal_attention(q, k, v, window)) @ w[p + "o_proj.weight"].T
 
 
 def decoder_loss(c, w, tokens, targets):
-    frequencies = inverse_frequencies(c, decoder_head_dim(c))
+    frequencies = inverse_frequencies(c, c.get("qk_rope_head_dim") or decoder_head_dim(c))
     x = w["model.embed_tokens.weight"][tokens]
     auxiliary = torch.zeros(())
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}."
         normed = rms_norm(x, w[p + "input_layernorm.weight"], c["rms_norm_eps"])
-        if c["model_type"] == "deepseek_v3":
-            x = x + latent_attention(c, w, p + "self_attn.", normed)
-        else:
-            x = x + decoder_attention(c, w, p + "self_attn.", normed, frequencies)
+        x = x + decoder_attention(c, w, p + "self_attn.", normed, frequencies)
         normed = rms_norm(x, w[p + "post_attention_layernorm.weight"], c["rms_norm_eps"])
         if has_experts(c, i):
             y, added = expert_ffn(c, w, p, normed, targets)
@@ -392,6 +440,9 @@ def decoder_config(model_type, architecture, **changes):
 
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                   "original_max_position_embeddings": 64}
+YARN_SCALING = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "beta_fast": 4, "beta_slow": 1}
+LATENT = {"num_key_value_heads": 4, "n_routed_experts": None, "qk_nope_head_dim": 6, "qk_rope_head_dim": 8,
+          "kv_lora_rank": 12}
 # Far larger than anybody trains with, so that their gradients are seen.
 ROUTER_LOSSES = {"aux_loss_alpha": 0.5, "seq_aux": True, "router_z_loss_coef": 0.05}
 # Config, and the clip norm of its trajectory (None: gradients only). GPT-2's clips some steps and not others.
@@ -410,6 +461,13 @@ MODELS = {
     "qwen2": (decoder_config("qwen2", "Qwen2ForCausalLM", tie_word_embeddings=True), None),
     "qwen3": (decoder_config("qwen3", "Qwen3ForCausalLM", tie_word_embeddings=True, head_dim=16, intermediate_size=32,
                              rope_theta=1000000.0), None),
+    "qwen2-yarn": (decoder_config("qwen2", "Qwen2ForCausalLM", hidden_size=24, num_attention_heads=2,
+                                  intermediate_size=32, rope_theta=100.0, rope_scaling=YARN_SCALING), None),
+    "deepseek-v3-dense": (decoder_config("deepseek_v3", "DeepseekV3ForCausalLM", **LATENT, q_lora_rank=10,
+                                         v_head_dim=5), 1.0),
+    "deepseek-v2-yarn": (decoder_config("deepseek_v2", "DeepseekV2ForCausalLM", **LATENT, q_lora_rank=None,
+                                        v_head_dim=18, rope_theta=100.0,
+                                        rope_scaling={**YARN_SCALING, "mscale": 0.7, "mscale_all_dim": 1.0}), None),
     "mixtral": (decoder_config("mixtral", "MixtralForCausalLM", hidden_size=24, intermediate_size=20,
                                num_local_experts=5, num_experts_per_tok=2, sliding_window=None, **ROUTER_LOSSES), 1.0),
     "qwen3-moe": (decoder_config("qwen3_moe", "Qwen3MoeForCausalLM", hidden_size=24, head_dim=8, num_experts=9,

@@ -31,7 +31,8 @@ void write_folder(const Fixture& fixture, const std::filesystem::path& folder) {
 }
 
 TEST(HuggingFaceWeights, GivePyTorchsLossAndTheirOwnBits) {
-  for (const char* name : {"gpt2", "llama", "llama-linear", "llama3-scaled", "mistral-window", "qwen2", "qwen3"}) {
+  for (const char* name : {"gpt2", "llama", "llama-linear", "llama3-scaled", "mistral-window", "qwen2", "qwen2-yarn",
+                           "qwen3", "deepseek-v2-yarn", "deepseek-v3-dense"}) {
     SCOPED_TRACE(name);
     const Fixture fixture = load_fixture(name);
     const TemporaryFolder folder;

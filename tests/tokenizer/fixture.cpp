@@ -96,8 +96,7 @@ std::string tokenizer_text(const std::string& name) {
   const bool pairs = file["model"]["merges"] == "pair";
   std::string vocabulary, list;
   const Json bytes = byte_vocabulary();
-  for (const auto& [token, id] : bytes.items())
-    vocabulary += fmt::format("{}:{},", Json(token).dump(), id.dump());
+  for (const auto& [token, id] : bytes.items()) vocabulary += fmt::format("{}:{},", Json(token).dump(), id.dump());
   for (size_t i = 0; i < merges.size(); ++i) {
     const size_t space = merges[i].find(' ');
     const std::string left = merges[i].substr(0, space), right = merges[i].substr(space + 1);

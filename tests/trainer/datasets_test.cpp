@@ -170,10 +170,10 @@ TEST(MaskedTraining, EvaluationWeighsBatchesByWhatCounts) {
                             [&](int64_t index) -> int64_t { return index < 12    ? kLength
                                                                    : index == 12 ? 1
                                                                                  : 0; }};
-  const double first = evaluate_loss(*session, uneven, 0, 1), second = evaluate_loss(*session, uneven, 12, 1);
+  const double first = *evaluate_loss(*session, uneven, 0, 1), second = *evaluate_loss(*session, uneven, 12, 1);
   EXPECT_GT(std::abs(first - second), 1e-3);
-  EXPECT_NEAR(evaluate_loss(*session, uneven, 0, 2), (96 * first + second) / 97, 1e-12);
-  EXPECT_EQ(evaluate_loss(*session, uneven, 24, 2), 0) << "nothing counts";
+  EXPECT_NEAR(*evaluate_loss(*session, uneven, 0, 2), (96 * first + second) / 97, 1e-12);
+  EXPECT_EQ(*evaluate_loss(*session, uneven, 24, 2), 0) << "nothing counts";
 }
 
 TEST(MaskedTraining, ABatchInWhichNothingCountsHasNoLossAndNoGradient) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "runtime/tokenizer/byte_alphabet.h"
 #include "tests/system/command.h"
 
 namespace foresail {
@@ -133,8 +134,7 @@ TEST_F(Training, WeightsGoOutAsHuggingFaceHasThemAndAreTrainedOn) {
   };
   const Json trained = document_of({"train", "plan.json", "--data", "verses", "--out", "run"});
   const std::string checkpoint = trained["checkpoint"];
-  const Json exported =
-      document_of({"checkpoint", "export", checkpoint, "weights", "--max-shard-bytes", "100kB"});
+  const Json exported = document_of({"checkpoint", "export", checkpoint, "weights", "--max-shard-bytes", "100kB"});
   EXPECT_GT(exported["files"].size(), 1u);
   EXPECT_EQ(exported["rounded"], 0);
   // The folder is a MODEL and its weights; two devices and one, from the files and from the checkpoint.
@@ -210,6 +210,63 @@ TEST_F(Training, ARankThatIsKilledIsNamed) {
   expect_no_process_left();
 }
 
+/// All bytes and three words, as a tokenizer.json.
+Json small_tokenizer() {
+  Json vocabulary = Json::object();
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary[std::string(byte_character(static_cast<unsigned char>(byte)))] = byte;
+  for (const char* word : {"In", "th", "the"}) vocabulary[word] = vocabulary.size();
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  return {{"added_tokens", {{{"id", 259}, {"content", "<end>"}, {"special", true}}}},
+          {"pre_tokenizer", byte_level},
+          {"decoder", byte_level},
+          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", {"I n", "t h", "th e"}}}}};
+}
+
+TEST_F(Training, ATokenizerGoesFromTheDatasetToSample) {
+  write("tokenizer.json", small_tokenizer().dump());
+  const Json prepared = document_of({"data", "prepare", "verses.txt", "--tokenizer", "tokenizer.json", "--split",
+                                     "blank-lines", "--out", "set/verses"});
+  EXPECT_EQ(prepared["tokenizer"], "byte-level-bpe");
+  EXPECT_EQ(prepared["tokenizer_name"], "tokenizer.json");
+  EXPECT_EQ(prepared["vocabulary"], 260);
+  EXPECT_EQ(prepared["end_of_document"], 259);
+  EXPECT_EQ(run({"data", "verify", "set/verses"}).exit_code, 0);
+
+  // The model's folder has the same tokenizer: nothing to say. Another one: a warning, not a refusal.
+  std::filesystem::create_directories(folder_ / "model");
+  write("model/config.json", kTinyLlama);
+  write("model/tokenizer.json", small_tokenizer().dump());
+  Said said = run({"plan", "--model", "model", "--machine", "machine.json", "--devices", "1", "--seq-len", "64",
+                   "--global-batch", "8", "--tokens", "5120", "--out", "own.json"});
+  ASSERT_EQ(said.exit_code, 0) << said.output << said.log;
+  said = run({"train", "own.json", "--data", "set/verses", "--out", "run"});
+  ASSERT_EQ(said.exit_code, 0) << said.log;
+  EXPECT_EQ(said.log.find("another tokenizer"), std::string::npos) << said.log;
+  write("model/tokenizer.json", small_tokenizer().dump(1));
+  said = run({"train", "own.json", "--data", "set/verses", "--out", "run2"});
+  ASSERT_EQ(said.exit_code, 0) << said.log;
+  EXPECT_NE(said.log.find("another tokenizer"), std::string::npos) << said.log;
+
+  // The run keeps the tokenizer, so that sample needs no dataset.
+  std::filesystem::remove_all(folder_ / "set");
+  const std::vector<std::string> words = {"sample", "run", "--prompt", "In the", "--tokens", "12", "--seed", "3"};
+  const std::string text = document_of(words)["text"];
+  EXPECT_EQ(text.rfind("In the", 0), 0u);
+  auto with = [&](const std::string& tokenizer) {
+    auto more = words;
+    more.insert(more.end(), {"--tokenizer", tokenizer});
+    return more;
+  };
+  EXPECT_EQ(document_of(with("tokenizer.json"))["text"], text);
+  expect_refused(with("model/tokenizer.json"), 2, {"model/tokenizer.json", "another tokenizer.json"});
+  expect_refused(with("bytes"), 2, {"--tokenizer"});
+  std::filesystem::remove(folder_ / "run/tokenizer.json");
+  expect_refused(words, 2, {"add --tokenizer"});
+  EXPECT_EQ(document_of(with("tokenizer.json"))["text"], text);
+  expect_no_process_left();
+}
+
 TEST_F(Training, WhatCannotRunIsRefusedBeforeAnythingStarts) {
   expect_refused({"train", "missing.json", "--data", "verses", "--out", "run"}, 2, {"missing.json"});
   expect_refused({"train", "plan.json", "--data", "missing", "--out", "run"}, 2, {"missing"});
@@ -219,6 +276,8 @@ TEST_F(Training, WhatCannotRunIsRefusedBeforeAnythingStarts) {
   expect_refused({"stress", "missing.json", "--data", "verses"}, 2, {"missing.json"});
   expect_refused({"sample", "run", "--prompt", "x"}, 2, {"run"});
   expect_refused({"report", "run"}, 2, {"run"});
+  expect_refused({"checkpoint", "export", "missing", "weights"}, 2, {"missing", "no folder"});
+  expect_refused({"checkpoint", "import", "missing", "step-0"}, 2, {"missing", "no such folder"});
   expect_refused({"profile", "--out", "no/such/folder/machine.json"}, 2, {"folder"});
   expect_refused({"profile", "--out", "m.json", "--for", "gpt9"}, 2, {"gpt9"});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run")) << "half-written";
