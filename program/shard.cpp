@@ -58,7 +58,9 @@ void TensorCut::localise_operands() {
   for (size_t t = 0; t < graph_.tensors.size(); ++t) {
     GraphTensor& operand = graph_.tensors[t];
     if (produced.count(static_cast<int>(t)) != 0) continue;
-    for (Dim& dim : operand.dims) dim.size = local_size(dim, cut_);
+    for (Dim& dim : operand.dims) {
+      if (cut_by_tensor_parallelism(dim.name)) dim.size = local_size(dim, cut_);  // experts are cut later
+    }
     // The head's loss reads all rows; what a block knows of targets is about its share of the rows.
     const bool has_share = operand.role == TensorRole::layer_input ||
                            (operand.role == TensorRole::targets && graph_.find(TensorRole::layer_output) >= 0);

@@ -1,5 +1,8 @@
 #include "tests/equivalence/generator/factors.h"
 
+#include <array>
+#include <cstdlib>
+
 #include "core/round_up.h"
 #include "program/compile.h"
 #include "tests/program/small_models.h"
@@ -44,7 +47,18 @@ const std::array<Description, kFactors>& descriptions() {
 
 const std::string& text_of(const Row& row, Factor factor) { return values_of(factor)[row[factor]]; }
 
-int64_t number_of(const Row& row, Factor factor) { return std::stoll(text_of(row, factor)); }
+/// Of factors whose values are numbers. Asked some ten million times by whoever walks all rows.
+int64_t number_of(const Row& row, Factor factor) {
+  static const auto numbers = [] {
+    std::array<std::vector<int64_t>, kFactors> all;
+    for (size_t f = 0; f < kFactors; ++f) {
+      for (const std::string& text : values_of(static_cast<Factor>(f)))
+        all[f].push_back(std::strtoll(text.c_str(), nullptr, 10));
+    }
+    return all;
+  }();
+  return numbers[static_cast<size_t>(factor)][row[factor]];
+}
 
 const ModelSpec& model_of(const Row& row) {
   static const std::vector<ModelSpec> models = [] {
@@ -98,12 +112,13 @@ Strategy strategy_of(const Row& row, const std::string& device) {
 
 /// A feature without effect is not a case of it. Cheap: asked before a strategy is made.
 bool structure_has_effect(const Row& row) {
+  const int64_t data = data_ranks(row);
+  if (data * number_of(row, Factor::tp) * number_of(row, Factor::pp) > kMostRanks) return false;
   const bool has_experts = model_of(row).moe.experts > 0;
   if (!has_experts && row[Factor::experts] != 0) return false;
   if (has_experts && (row[Factor::sequence_parallel] != 0) != (row[Factor::tp] != 0)) return false;  // they need it
   const int64_t stages = number_of(row, Factor::pp) * virtual_stages(row);
-  const int64_t data = data_ranks(row), layers = model_of(row).layers;
-  if (data * number_of(row, Factor::tp) * number_of(row, Factor::pp) > kMostRanks) return false;
+  const int64_t layers = model_of(row).layers;
   if ((number_of(row, Factor::tp) > model_of(row).kv_heads) != (row[Factor::kv_copies] != 0)) return false;
   if (row[Factor::sequence_parallel] != 0 && row[Factor::tp] == 0) return false;
   if (row[Factor::zero_stage] != 0 && data == 1) return false;  // experts alone may be shared by tensor ranks
