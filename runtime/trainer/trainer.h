@@ -45,7 +45,7 @@ struct TrainerOptions {
   int64_t total_steps = 0;                    ///< of the plan: the learning-rate schedule ends there
   int64_t stop_after = 0;                     ///< last step of this call
   SampleReader training, validation;          ///< validation may be empty
-  std::optional<std::filesystem::path> init;  ///< checkpoint to take parameters from
+  std::optional<std::filesystem::path> init;  ///< parameters from here: step-N or Hugging Face folder
   bool resume = false;
   std::optional<int64_t> resume_step;
   RunState identity;                          ///< what checkpoints say about the run; step and losses are filled in
