@@ -25,7 +25,9 @@ bool moves_data_only(const Node& node) {
   switch (node.collective) {
     case NodeCollective::none: break;
     case NodeCollective::all_reduce_tensor:
-    case NodeCollective::reduce_scatter_rows: return false;
+    case NodeCollective::all_reduce_context:
+    case NodeCollective::reduce_scatter_rows:
+    case NodeCollective::reduce_scatter_expert: return false;
     default: return true;
   }
   switch (node.kind) {

@@ -95,12 +95,16 @@ struct GraphTensor {
 /// Communication inside a layer that sharding inserts; a node of kind `none` is an operator.
 enum class NodeCollective : uint8_t {
   none,
-  all_reduce_tensor,    ///< partial sums over tp -> their sum; in place
-  all_gather_tensor,    ///< [..] -> [P, ..] over tp
-  all_gather_rows,      ///< sequence parallelism: [T/P, ..] -> [T, ..] over tp
-  reduce_scatter_rows,  ///< sequence parallelism: partial sums [T, ..] -> this rank's rows of their sum [T/P, ..]
-  all_to_all_context,   ///< [C, ..] -> [C, ..] over cp: part c goes to context rank c
-  ring_shift_context,   ///< [..] -> what the previous context rank had
+  all_reduce_tensor,      ///< partial sums over tp -> their sum; in place
+  all_gather_tensor,      ///< [..] -> [P, ..] over tp
+  all_gather_rows,        ///< sequence parallelism: [T/P, ..] -> [T, ..] over tp
+  reduce_scatter_rows,    ///< sequence parallelism: partial sums [T, ..] -> this rank's rows of their sum [T/P, ..]
+  all_to_all_context,     ///< [C, ..] -> [C, ..] over cp: part c goes to context rank c
+  ring_shift_context,     ///< [..] -> what the previous context rank had
+  all_reduce_context,     ///< partial sums over cp -> their sum; in place
+  all_to_all_expert,      ///< [N*C, ..] -> [N*C, ..] over the expert group: part n goes to expert rank n
+  all_gather_expert,      ///< [R, ..] -> [P*R, ..] over the ranks that share each expert
+  reduce_scatter_expert,  ///< partial sums [P*R, ..] -> this rank's rows of their sum [R, ..] over the same ranks
 };
 
 struct Node {

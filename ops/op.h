@@ -106,9 +106,9 @@ enum class OpKind : uint8_t {
   // Step bookkeeping and optimizer. n = elements of a flat range.
   fill_zero,     ///< -> x[n] = 0
   squared_norm,  ///< g[n], in any type that accumulates -> accum sum f64[1]; counted only where `count_rule` says so
-  clip_scale,    ///< metrics f64[4] -> metrics: [2] = grad norm, unscaled, [3] = factor min(1, clip_norm / norm)
-                 ///< / loss_scale, 0 if not finite
-  adamw,         ///< g[n] (likewise), metrics f64[4] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
+  clip_scale,    ///< metrics f64[6] (ops/metrics_record.h) -> metrics: gradient norm, unscaled; factor
+                 ///< min(1, clip_norm / norm) / loss_scale, 0 if the norm is not finite or rows overflowed
+  adamw,         ///< g[n] (likewise), metrics f64[6] -> p[n], m[n], v[n] [, master[n]] (all read and written); `decay`
   count_
 };
 
@@ -120,6 +120,7 @@ enum class CountRule : uint8_t {
   tensor_rank_zero,   ///< replicated over tp: only tp rank 0 of replica 0 counts
   first_copy,         ///< KV heads held by several tp ranks: only the first of `kv_copies` neighbours counts
   nobody,             ///< a second holder of a tied weight
+  every_expert_rank,  ///< experts: every rank of expert replica 0 counts what it holds
 };
 
 /// Position encodings by rotation (Su et al. 2021) and their length extensions.

@@ -31,9 +31,10 @@ struct KernelContext {
   int32_t tensor_rank = 0;
   int32_t tensor_size = 1;  ///< tensor-parallel degree
   int32_t context_rank = 0;
-  int32_t context_size = 1;  ///< context-parallel degree
-  int32_t replica_rank = 0;  ///< among the ranks that hold the same shard (without ZeRO: the same weights)
-  int32_t kv_copies = 1;     ///< tp neighbours that hold the same KV head
+  int32_t context_size = 1;         ///< context-parallel degree
+  int32_t replica_rank = 0;         ///< among the ranks that hold the same shard (without ZeRO: the same weights)
+  int32_t expert_replica_rank = 0;  ///< the same of what it holds of experts
+  int32_t kv_copies = 1;            ///< tp neighbours that hold the same KV head
 };
 
 }  // namespace foresail

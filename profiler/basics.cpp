@@ -24,21 +24,47 @@ OpInstance product(int64_t rows, int64_t inner, int64_t columns) {
           .outputs = {matrix(rows, columns)}};
 }
 
-/// Ids in range for integer operands, small numbers for the others.
-void fill_operand(const TensorType& type, int64_t vocabulary, std::byte* at) {
+/// Every row of a product of experts its even share, source by source.
+void fill_counts(const OpInstance& op, int32_t* counts, int64_t size) {
+  const int64_t rows = op.attributes.routed_rows > 0 ? op.attributes.routed_rows : op.inputs[0].shape[0];
+  for (int64_t i = 0; i < size; ++i) counts[i] = static_cast<int32_t>(rows * (i + 1) / size - rows * i / size);
+}
+
+/// What integer operand `input` may hold: ids in range, different experts in a row, a slot of its own for every choice,
+/// counts of rows that there are.
+void fill_integers(const OpInstance& op, size_t input, int64_t vocabulary, int32_t* at) {
+  const int64_t count = op.inputs[input].elements(), experts = op.attributes.experts;
   uint32_t state = 521288629u;
   const auto next = [&state] { return state ^= state << 13, state ^= state >> 17, state ^= state << 5; };
-  if (type.dtype == DType::i32) {
-    auto* ids = reinterpret_cast<int32_t*>(at);
-    for (int64_t i = 0; i < type.elements(); ++i)
-      ids[i] = static_cast<int32_t>(next() % static_cast<uint64_t>(vocabulary));
-  } else if (type.dtype == DType::f64) {
-    auto* values = reinterpret_cast<double*>(at);
-    for (int64_t i = 0; i < type.elements(); ++i) values[i] = 1.0;
-  } else {
-    auto* values = reinterpret_cast<float*>(at);
-    for (int64_t i = 0; i < type.elements(); ++i) values[i] = 0.01f + static_cast<float>(next() >> 8) * 0x1p-24f * 0.1f;
+  switch (op.kind) {
+    case OpKind::expert_linear:
+    case OpKind::expert_linear_backward_input:
+    case OpKind::expert_linear_backward_weight: fill_counts(op, at, count); return;
+    case OpKind::moe_dispatch_backward:
+    case OpKind::moe_combine:
+    case OpKind::moe_combine_backward:
+      for (int64_t i = 0; i < count; ++i) at[i] = static_cast<int32_t>(i < op.attributes.expert_rows ? i : -1);
+      return;
+    default: break;
   }
+  const bool chosen = op.kind == OpKind::moe_dispatch || op.kind == OpKind::moe_route_backward ||
+                      (op.kind == OpKind::moe_statistics && input == 1);
+  for (int64_t i = 0; i < count; ++i) {
+    at[i] =
+        static_cast<int32_t>(chosen ? i % experts : static_cast<int64_t>(next() % static_cast<uint64_t>(vocabulary)));
+  }
+}
+
+/// Small numbers.
+void fill_reals(const TensorType& type, std::byte* at) {
+  uint32_t state = 521288629u;
+  const auto next = [&state] { return state ^= state << 13, state ^= state >> 17, state ^= state << 5; };
+  if (type.dtype == DType::f64) {
+    std::fill_n(reinterpret_cast<double*>(at), type.elements(), 1.0);
+    return;
+  }
+  auto* values = reinterpret_cast<float*>(at);
+  for (int64_t i = 0; i < type.elements(); ++i) values[i] = 0.01f + static_cast<float>(next() >> 8) * 0x1p-24f * 0.1f;
 }
 
 /// One op with operands of its own.
@@ -47,15 +73,18 @@ class StandaloneOp {
   StandaloneOp(Device& device, const OpInstance& op, int64_t vocabulary)
       : kernel_(device.bind(op)), arena_(operand_bytes(op, device)) {
     int64_t at = 0;
-    const auto place = [&](const std::vector<TensorType>& types, std::vector<void*>& pointers) {
-      for (const TensorType& type : types) {
-        fill_operand(type, vocabulary, arena_.data() + at);
-        pointers.push_back(arena_.data() + at);
-        at += aligned(type.bytes());
-      }
+    const auto place = [&](const TensorType& type) {
+      std::byte* data = arena_.data() + at;
+      if (type.dtype != DType::i32) fill_reals(type, data);
+      at += aligned(type.bytes());
+      return data;
     };
-    place(op.inputs, inputs_);
-    place(op.outputs, outputs_);
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      std::byte* data = place(op.inputs[i]);
+      if (op.inputs[i].dtype == DType::i32) fill_integers(op, i, vocabulary, reinterpret_cast<int32_t*>(data));
+      inputs_.push_back(data);
+    }
+    for (const TensorType& type : op.outputs) outputs_.push_back(place(type));
     workspace_ = arena_.data() + at;
     step_.inverse_valid_tokens = 1e-3;
     step_.learning_rate = 1e-6;

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kMostAttribute = int64_t{1} << 28;
 
-constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody"};
+constexpr const char* kCountRuleNames[] = {"every_tensor_rank", "tensor_rank_zero", "first_copy", "nobody",
+                                           "every_expert_rank"};
 constexpr const char* kRopeScalingNames[] = {"none", "linear", "llama3", "yarn"};
 constexpr const char* kScoringNames[] = {"softmax", "sigmoid"};
 constexpr const char* kGroupScoreNames[] = {"best_expert", "sum_of_best_two"};

@@ -144,8 +144,7 @@ void Backward::step_back_collective(const Node& node) {
   const int input = node.inputs.at(0), output = node.outputs.at(0);
   switch (node.collective) {
     case NodeCollective::all_reduce_tensor:  // the sum's gradient is every share's gradient
-      contribute(0, resolve(output));
-      return;
+    case NodeCollective::all_reduce_context: contribute(0, resolve(output)); return;
     case NodeCollective::all_gather_rows: {
       // The readers of all rows contribute shares: their sum over the ranks is wanted for this rank's rows alone.
       std::vector<int> shares;
@@ -166,6 +165,21 @@ void Backward::step_back_collective(const Node& node) {
     case NodeCollective::all_to_all_context:
       if (const int parts = resolve(output); parts >= 0) {
         contribute(0, communicate(NodeCollective::all_to_all_context, parts, input, ""));
+      }
+      return;
+    case NodeCollective::all_to_all_expert:
+      if (const int parts = resolve(output); parts >= 0) {
+        contribute(0, communicate(NodeCollective::all_to_all_expert, parts, input, ""));
+      }
+      return;
+    case NodeCollective::all_gather_expert:  // each rank's product gives a share of the gradient
+      if (const int shares = resolve(output); shares >= 0) {
+        contribute(0, communicate(NodeCollective::reduce_scatter_expert, shares, input, ".scattered"));
+      }
+      return;
+    case NodeCollective::reduce_scatter_expert:
+      if (const int rows = resolve(output); rows >= 0) {
+        contribute(0, communicate(NodeCollective::all_gather_expert, rows, input, ".gathered"));
       }
       return;
     case NodeCollective::all_gather_tensor: return;  // gathered statistics carry no gradient
@@ -192,7 +206,9 @@ void Backward::step_back(const Node& node) {
     return;
   }
   bool reached = false;
-  for (const int output : node.outputs) reached |= !contributions_[output].empty();
+  for (const int output : node.outputs) {
+    reached |= !contributions_[output].empty() || tensor(output).role == TensorRole::auxiliary_loss;
+  }
   if (!reached) return;
   const auto& derivative = info(node.kind).derivative;
   ensure(static_cast<bool>(derivative), "an operator on the way to the loss has a derivative");
@@ -264,7 +280,9 @@ std::set<int> weight_gradient_nodes(const Differentiated& layer) {
   std::set<int> delayed, needed_before;  // nodes; tensors that others read or that leave the layer
   for (int n = static_cast<int>(nodes.size()) - 1; n >= layer.forward_nodes; --n) {
     const Node& node = nodes[static_cast<size_t>(n)];
-    const bool is_product = node.collective == NodeCollective::none && node.kind == OpKind::linear_backward_weight;
+    const bool is_product =
+        node.collective == NodeCollective::none &&
+        (node.kind == OpKind::linear_backward_weight || node.kind == OpKind::expert_linear_backward_weight);
     const bool serves_others = std::any_of(node.outputs.begin(), node.outputs.end(), [&](int output) {
       return needed_before.count(output) != 0 ||
              layer.graph.tensors[static_cast<size_t>(output)].role != TensorRole::activation;

@@ -20,8 +20,8 @@ struct Differentiated {
 
 /// Reverse-mode differentiation of a sharded graph. Backward starts from the gradient of layer_output (role
 /// output_gradient) or from the loss; it ends in the gradient of layer_input (role input_gradient), if there is one.
-/// A cross_entropy_loss node is replaced by its derivative, which accumulates the loss too. What only frozen weights' gradients
-/// need is left out.
+/// A cross_entropy_loss node is replaced by its derivative, which accumulates the loss too. What only the
+/// gradients of frozen weights need is left out.
 Differentiated differentiate(const Graph& forward);
 
 /// Backward nodes that serve nothing but gradients of the weights of matrix products, by index into graph.nodes: a

@@ -134,7 +134,7 @@ void Placer::merge(int into, int from) {
 void Placer::merge_in_place() {
   for (size_t p = 0; p < request_.nodes.size(); ++p) {
     const Node& here = node(p);
-    if (here.collective == NodeCollective::all_reduce_tensor) {
+    if (here.collective == NodeCollective::all_reduce_tensor || here.collective == NodeCollective::all_reduce_context) {
       ensure(may_share(p, 0, 0), "a partial sum is read by its all-reduce alone");
       merge(bundle_of_.at(here.outputs[0]), bundle_of_.at(here.inputs[0]));
       continue;

@@ -18,6 +18,8 @@ struct Place {
   Register base = Register::absolute;
   int64_t offset = 0;
   MemoryKind memory = MemoryKind::scratch;
+  int64_t share_stride = 0;  ///< of a buffer's shares: Buffer::shard_stride
+  ShareOf share_of = ShareOf::data;
   bool operator==(const Place&) const = default;
 };
 

@@ -36,10 +36,16 @@ inline Instruction collective(InstructionKind kind, int32_t input, int32_t outpu
   return instruction;
 }
 
-/// `count` numbers of the metrics record.
-inline int32_t metrics_buffer(Block& block, const ArenaMap& arena, int64_t first, int64_t count) {
-  return add_buffer(block, "metrics", Register::absolute, arena.metrics.offset + first * size_of(DType::f64),
-                    {DType::f64, {count}}, MemoryKind::scratch);
+/// `count` numbers of the metrics record from `first` on.
+inline int32_t metrics_buffer(Block& block, const ArenaMap& arena, StepMetric first, int64_t count) {
+  return add_buffer(block, "metrics", Register::absolute, place_of(arena, first), {DType::f64, {count}},
+                    MemoryKind::scratch);
+}
+inline int32_t metric_buffer(Block& block, const ArenaMap& arena, StepMetric metric) {
+  return metrics_buffer(block, arena, metric, 1);
+}
+inline int32_t metrics_record(Block& block, const ArenaMap& arena) {
+  return metrics_buffer(block, arena, StepMetric{}, kStepMetrics);
 }
 
 }  // namespace foresail

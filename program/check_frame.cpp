@@ -61,7 +61,7 @@ class FrameCheck {
     }
     if (end != arena.bytes) problems_.add("the arena does not end where its last segment does");
     if (arena.step_inputs.bytes < static_cast<int64_t>(sizeof(StepInputs)) ||
-        arena.metrics.bytes < 4 * size_of(DType::f64)) {
+        arena.metrics.bytes < kStepMetrics * size_of(DType::f64)) {
       problems_.add("the arena has no room for the step's inputs or its metrics");
     }
   }
@@ -127,7 +127,8 @@ class FrameCheck {
   void check_inputs() {
     const bool embeds = any_op([](OpKind kind) { return kind == OpKind::embedding; });
     const bool judges = any_op([](OpKind kind) {
-      return kind == OpKind::cross_entropy || kind == OpKind::cross_entropy_stats || kind == OpKind::cross_entropy_loss;
+      return kind == OpKind::cross_entropy || kind == OpKind::cross_entropy_stats ||
+             kind == OpKind::cross_entropy_loss || kind == OpKind::moe_statistics;
     });
     if (embeds && !program_.reads_tokens) problems_.add("tokens are embedded, but the program says that it reads none");
     if (judges && !program_.reads_targets)
@@ -154,28 +155,36 @@ class FrameCheck {
         }
       }
     }
-    const int64_t trained = program_.parameter_elements - program_.frozen_elements;
-    const int64_t kept = trained / (program_.zero_stage >= 1 ? program_.mesh.shard : 1);
+    const int64_t kept = held(program_.parameter_elements - program_.frozen_elements,
+                              program_.expert_elements - program_.frozen_expert_elements, 1);
     if (updated != kept) {
       problems_.add(fmt::format("the optimizer updates {} of {} parameters of this rank", updated, kept));
     }
   }
 
+  /// What a rank holds of these in a segment that is cut from ZeRO stage `zero` on. A mesh that shards nothing has shards
+  /// of one rank.
+  int64_t held(int64_t elements, int64_t expert_elements, int32_t zero) const {
+    const bool cut = program_.zero_stage >= zero;
+    const Mesh& mesh = program_.mesh;
+    return elements / (cut ? mesh.shard : 1) + expert_elements / (cut ? mesh.expert_shard : 1);
+  }
+
   void check_parameters() {
     const ArenaMap& arena = program_.arena;
     const Precision& precision = program_.precision;
-    const auto check = [&](const char* name, const Segment& place, DType type, bool needed, bool sharded) {
+    const auto check = [&](const char* name, const Segment& place, DType type, bool needed, int32_t zero) {
       if (place.bytes == 0 && !needed) return;
-      const int64_t elements = program_.parameter_elements / (sharded ? program_.mesh.shard : 1);
+      const int64_t elements = held(program_.parameter_elements, program_.expert_elements, zero);
       if (place.bytes / size_of(type) == elements && place.bytes % size_of(type) == 0) return;
       problems_.add(fmt::format("segment '{}' of the arena does not hold {} elements", name, elements));
     };
     const bool training = trains();
-    check("parameters", arena.parameters, precision.parameter, true, program_.zero_stage >= 3);
-    check("gradients", arena.gradients, program_.accumulate_dtype, training, program_.zero_stage >= 2);
-    check("master", arena.master, DType::f32, training && precision.master_copy, program_.zero_stage >= 1);
-    check("moment1", arena.moment1, precision.moment, training, program_.zero_stage >= 1);
-    check("moment2", arena.moment2, precision.moment, training, program_.zero_stage >= 1);
+    check("parameters", arena.parameters, precision.parameter, true, 3);
+    check("gradients", arena.gradients, program_.accumulate_dtype, training, 2);
+    check("master", arena.master, DType::f32, training && precision.master_copy, 1);
+    check("moment1", arena.moment1, precision.moment, training, 1);
+    check("moment2", arena.moment2, precision.moment, training, 1);
   }
 
   const Program& program_;

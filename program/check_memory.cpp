@@ -121,7 +121,7 @@ class MemoryCheck {
       problems_.add(step, fmt::format("buffer '{}' {}", which.name, text));
     };
     const ArenaMap& arena = program_.arena;
-    const int64_t stride = which.shard_stride, others = program_.mesh.shard - 1;
+    const int64_t stride = which.shard_stride, others = share_ranks(program_.mesh, which) - 1;
     const bool in_arena = touch.begin >= 0 && touch.end >= touch.begin && touch.end <= arena.bytes && stride >= 0 &&
                           (stride == 0 || others <= (arena.bytes - touch.end) / stride);
     if (!in_arena) {
@@ -131,7 +131,7 @@ class MemoryCheck {
     Touch furthest = touch;  // of the last shard rank
     furthest.end += stride * others;
     const bool misaligned = touch.begin % program_.alignment != 0 || (others > 0 && stride % program_.alignment != 0);
-    if (misaligned && !inside(touch, arena.metrics)) {
+    if (misaligned && !inside(touch, arena.metrics) && which.share_of != ShareOf::tensor) {
       problems_.add(step, fmt::format("buffer '{}' is not aligned to {} bytes", which.name, program_.alignment));
     }
     if (touch.writes && (inside(touch, arena.data) || inside(touch, arena.step_inputs))) {
@@ -267,14 +267,14 @@ class MemoryCheck {
   void update_stale(const Step& step, const Touch& touch, const Buffer& which) {
     if (step.instruction->kind == InstructionKind::all_gather) {
       stale_.remove(touch.begin, touch.end);
-    } else if (which.shard_stride > 0 && program_.mesh.shard > 1) {
-      stale_.add(touch.begin, touch.begin + which.shard_stride * program_.mesh.shard);
+    } else if (which.shard_stride > 0 && share_ranks(program_.mesh, which) > 1) {
+      stale_.add(touch.begin, touch.begin + which.shard_stride * share_ranks(program_.mesh, which));
     }
   }
 
   bool may_alias(const Step& step, size_t output, size_t input, const Touch& a, const Touch& b) const {
     const Instruction& instruction = *step.instruction;
-    const bool shards = instruction.group == GroupKind::shard;
+    const bool shards = instruction.group == GroupKind::shard || instruction.group == GroupKind::expert_shard;
     if (instruction.kind == InstructionKind::all_gather) {
       return shards && is_own_part(b, buffer(step, b), a, buffer(step, a));
     }

@@ -13,12 +13,6 @@
 namespace foresail {
 namespace {
 
-const char* group_name(GroupKind group) {
-  constexpr const char* kNames[] = {"world", "tensor", "context", "shard", "replica", "kv_copies", "embedding"};
-  static_assert(std::size(kNames) == kGroupKinds);
-  return kNames[static_cast<size_t>(group)];
-}
-
 class OperandCheck {
  public:
   OperandCheck(const Program& program, Problems& problems) : program_(program), problems_(problems) {}
@@ -80,13 +74,13 @@ class OperandCheck {
     const int64_t members = group_size(program_, instruction.group);
     if (members == 0) {
       problems_.add(block, instruction,
-                    fmt::format("stage {} is in no {} group", program_.stage, group_name(instruction.group)));
+                    fmt::format("stage {} is in no {} group", program_.stage, name_of(instruction.group)));
       return;
     }
     const auto queue = queue_of_group_.try_emplace(instruction.group, instruction.queue).first->second;
     if (queue != instruction.queue && members > 1) {
       problems_.add(block, instruction,
-                    fmt::format("collectives of the {} group are on two queues", group_name(instruction.group)));
+                    fmt::format("collectives of the {} group are on two queues", name_of(instruction.group)));
     }
     const TensorType& input = buffer(block, instruction.inputs[0]).type;
     const TensorType& output = buffer(block, instruction.outputs[0]).type;
@@ -163,6 +157,10 @@ int64_t group_size(const Program& program, GroupKind group) {
       const bool member = program.stage == 0 || program.stage == mesh.pp - 1;
       return mesh.pp > 1 && mesh.embedding_pair && member ? 2 : 0;
     }
+    case GroupKind::expert: return mesh.has_experts ? mesh.ep : 0;
+    case GroupKind::expert_tensor: return mesh.has_experts ? mesh.etp : 0;
+    case GroupKind::expert_shard: return mesh.has_experts ? mesh.expert_shard : 0;
+    case GroupKind::expert_replica: return mesh.has_experts ? mesh.edp() / mesh.expert_shard : 0;
   }
   return 0;
 }

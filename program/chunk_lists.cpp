@@ -14,8 +14,6 @@ constexpr Place kIn{Register::x_in, 0, MemoryKind::activations};
 constexpr Place kOut{Register::x_out, 0, MemoryKind::scratch};
 constexpr Place kGradient{Register::hidden_gradient, 0, MemoryKind::scratch};
 
-constexpr int64_t kNoBucket = -1;  ///< no unit ends there
-
 size_t index_of(Register base) { return static_cast<size_t>(base); }
 
 int32_t activations_after(int64_t virtual_stage) { return static_cast<int32_t>(2 * virtual_stage); }
@@ -28,7 +26,9 @@ bool reads_parameters(const Block& block) {
   for (const Instruction& instruction : block.instructions) {
     for (const int32_t input : instruction.inputs) {
       const Register base = block.buffers[static_cast<size_t>(input)].base;
-      if (base == Register::parameter || base == Register::tied_parameter) return true;
+      if (base == Register::parameter || base == Register::tied_parameter || base == Register::expert_parameter) {
+        return true;
+      }
     }
   }
   return false;
@@ -36,7 +36,7 @@ bool reads_parameters(const Block& block) {
 
 /// Of a block that calls share.
 std::string key_of(const char* what, const UnitPart& part) {
-  return fmt::format("{}/{}/{}/{}/{}", what, part.kind->graph.name, part.begin, part.end, part.tied);
+  return fmt::format("{}/{}/{}/{}/{}", what, part.name(), part.begin, part.end, part.tied);
 }
 
 }  // namespace
@@ -66,8 +66,19 @@ ChunkLists::ChunkLists(const StageShape& shape, const ArenaMap& arena, BlockStor
 
 // ---- Units
 
-ChunkLists::Held ChunkLists::layer_unit(size_t chunk, int64_t index, UnitPart part) const {
-  return {part, shape_.layer_offset(chunk, index)};
+/// Of one layer's weights, experts last.
+std::vector<ChunkLists::Held> ChunkLists::layer_units(size_t chunk, int64_t index, LayerPart part) const {
+  const ChunkShape& here = shape_.chunks[chunk];
+  const LayerKind& block = shape_.block_of(here.layers.first + index);
+  const auto at = static_cast<size_t>(index);
+  const UnitPart unit = part == LayerPart::whole      ? whole(block)
+                        : part == LayerPart::products ? products(block)
+                                                      : others(block);
+  std::vector<Held> units{{unit, here.layer_offsets[at]}};
+  // All weights of experts are those of products.
+  if (part != LayerPart::others && block.experts.elements > 0)
+    units.push_back({experts(block), here.expert_offsets[at]});
+  return units;
 }
 
 ChunkLists::Held ChunkLists::embedding_unit(const UnitPart& part) const { return {part, shape_.embedding_offset}; }
@@ -84,13 +95,27 @@ std::vector<ChunkLists::Held> ChunkLists::head_weights() const {
   return weights;
 }
 
-RegisterFile ChunkLists::registers(const Held& held) const { return parameter_registers(shape_, arena_, held.offset); }
+RegisterFile ChunkLists::registers(const Held& held) const {
+  return unit_registers(shape_, arena_, held.part, held.offset);
+}
+
+/// A block of a layer reaches its experts beside its other weights.
+RegisterFile ChunkLists::layer_registers(size_t chunk, int64_t index) const {
+  const std::vector<Held> units = layer_units(chunk, index, LayerPart::whole);
+  RegisterFile base = registers(units[0]);
+  if (units.size() == 1) return base;
+  const RegisterFile experts = registers(units[1]);
+  for (const Register of_experts : {Register::expert_parameter, Register::expert_gradient}) {
+    base[index_of(of_experts)] = experts[index_of(of_experts)];
+  }
+  return base;
+}
 
 // ---- Calls
 
 void ChunkLists::begin_list() {
   list_ = {};
-  bucket_begin_ = bucket_end_ = kNoBucket;
+  buckets_ = {};
 }
 
 int32_t ChunkLists::shared(const std::string& key, const std::function<int32_t()>& make) {
@@ -108,111 +133,119 @@ void ChunkLists::call(int32_t block, const RegisterFile& base, std::vector<Bindi
 }
 
 /// A buffer for each unit's part, made ready by a call of the block for it; the bindings by which other blocks find it.
-std::vector<Binding> ChunkLists::prepare(const std::vector<Held>& units, const char* what, DType dtype,
-                                         Register (UnitPart::*base)() const,
-                                         const std::function<Block(const UnitPart&)>& make) {
-  std::vector<Binding> bindings;
+std::vector<ChunkLists::Ready> ChunkLists::prepare(const std::vector<Held>& units, const char* what, DType dtype,
+                                                   Register (UnitPart::*base)() const,
+                                                   bool (ChunkLists::*wanted)(const Sharing&) const,
+                                                   const std::function<Block(const UnitPart&)>& make) {
+  std::vector<Ready> ready;
   for (const Held& unit : units) {
     const UnitPart& part = unit.part;
-    if (part.elements() == 0) continue;
+    if (part.elements() == 0 || !(this->*wanted)(sharing_of(shape_, part))) continue;
     const int32_t block = shared(key_of(what, part), [&] { return store_.add(make(part)); });
     const Binding binding{(part.*base)(), list_.add_item(part.elements() * size_of(dtype)),
                           part.begin * size_of(dtype)};
     call(block, registers(unit), {binding});
-    bindings.push_back(binding);
+    ready.push_back({unit, binding});
   }
-  return bindings;
+  return ready;
 }
 
 /// ZeRO-3: makes the units' parameters whole.
-std::vector<Binding> ChunkLists::gather(const std::vector<Held>& units) {
-  if (!shape_.shards_parameters()) return {};
-  return prepare(units, "gather", shape_.precision.parameter, &UnitPart::parameter,
+std::vector<ChunkLists::Ready> ChunkLists::gather(const std::vector<Held>& units) {
+  return prepare(units, "gather", shape_.precision.parameter, &UnitPart::parameter, &ChunkLists::gathers,
                  [&](const UnitPart& part) { return gather_block(shape_, part, store_.queues()); });
 }
 
 /// Zeroed transient gradients for what a block adds.
-std::vector<Binding> ChunkLists::zero(const std::vector<Held>& units) {
-  if (!shape_.transient_gradients()) return {};
-  return prepare(units, "zero", shape_.precision.gradient, &UnitPart::gradient,
+std::vector<ChunkLists::Ready> ChunkLists::zero(const std::vector<Held>& units) {
+  return prepare(units, "zero", shape_.precision.gradient, &UnitPart::gradient, &ChunkLists::adds_apart,
                  [&](const UnitPart& part) { return zero_block(shape_, part); });
 }
 
-/// Transient gradients join those that persist: where ZeRO shards these, summed over ranks first.
-void ChunkLists::add_up(const std::vector<Held>& units, const std::vector<Binding>& transients) {
-  if (!shape_.transient_gradients()) return;
-  size_t next = 0;
-  for (const Held& unit : units) {
-    const UnitPart& part = unit.part;
-    if (part.elements() == 0) continue;
-    const int32_t block =
-        shape_.shards_gradients()
-            ? shared(key_of("reduce", part),
-                     [&] { return store_.add_staged(reduce_block(shape_, part, store_.queues())); })
-            : shared(key_of("accumulate", part), [&] { return store_.add(accumulate_block(shape_, part)); });
-    call(block, registers(unit), {transients.at(next++)});
-  }
+/// Transient gradients join those that persist.
+void ChunkLists::accumulate(const Ready& transient) {
+  const UnitPart& part = transient.unit.part;
+  const int32_t block = shared(key_of("accumulate", part), [&] { return store_.add(accumulate_block(shape_, part)); });
+  call(block, registers(transient.unit), {transient.binding});
+}
+
+/// The same where ZeRO shards those: summed over ranks first.
+void ChunkLists::reduce(const Ready& transient) {
+  const UnitPart& part = transient.unit.part;
+  const int32_t block =
+      shared(key_of("reduce", part), [&] { return store_.add_staged(reduce_block(shape_, part, store_.queues())); });
+  call(block, registers(transient.unit), {transient.binding});
 }
 
 /// A unit whose gradients are whole: reduced now, while backward goes on, where the strategy wants that.
 void ChunkLists::complete(const Held& unit) {
-  if (!shape_.reduces_in_backward()) return;
-  if (shape_.shards_state()) {
-    const int32_t block = shared(key_of("reduce", unit.part),
-                                 [&] { return store_.add_staged(reduce_block(shape_, unit.part, store_.queues())); });
+  const UnitPart& part = unit.part;
+  const Sharing& sharing = sharing_of(shape_, part);
+  if (!shape_.reduces_in_backward(sharing)) return;
+  if (sharing.shards_state()) {
+    const int32_t block =
+        shared(key_of("reduce", part), [&] { return store_.add_staged(reduce_block(shape_, part, store_.queues())); });
     call(block, registers(unit), {}, {}, true);
     return;
   }
-  const int64_t begin = unit.offset, end = unit.offset + unit.part.kind->unit.elements;
-  if (end != bucket_begin_) {
-    flush_bucket();
-    bucket_end_ = end;
+  Bucket& bucket = buckets_[part.of_experts ? 1 : 0];
+  const int64_t begin = unit.offset, end = unit.offset + part.unit().elements;
+  if (end != bucket.begin) {
+    flush(bucket);
+    bucket = {part, begin, end};
   }
-  bucket_begin_ = begin;
-  const int64_t bytes = (bucket_end_ - bucket_begin_) * size_of(shape_.accumulate_dtype());
-  if (bytes >= shape_.strategy.bucket_bytes) flush_bucket();
+  bucket.begin = begin;
+  const int64_t bytes = (bucket.end - bucket.begin) * size_of(shape_.accumulate_dtype());
+  if (bytes >= shape_.strategy.bucket_bytes) flush(bucket);
 }
 
-void ChunkLists::flush_bucket() {
-  const int64_t elements = bucket_end_ - bucket_begin_;
+void ChunkLists::flush(Bucket& bucket) {
+  const int64_t elements = bucket.end - bucket.begin;
   if (elements > 0) {
-    const int32_t block = shared(fmt::format("bucket/{}", elements),
-                                 [&] { return store_.add_staged(bucket_block(shape_, elements, store_.queues())); });
-    call(block, parameter_registers(shape_, arena_, bucket_begin_), {}, {}, true);
+    const Sharing& sharing = sharing_of(shape_, bucket.part);
+    const int32_t block = shared(fmt::format("bucket/{}/{}", bucket.part.of_experts, elements), [&] {
+      return store_.add_staged(bucket_block(shape_, sharing, elements, store_.queues()));
+    });
+    call(block, unit_registers(shape_, arena_, bucket.part, bucket.begin), {}, {}, true);
   }
-  bucket_begin_ = bucket_end_ = kNoBucket;
+  bucket = {};
 }
 
 /// Parameters are gathered one block ahead of their use. Beside the compute queue, a block's gradients are reduced while
 /// the next one runs: they stay alive until then. Returns the position of every step in the list.
 std::vector<int> ChunkLists::run(const std::vector<Step>& steps) {
   std::vector<int> positions;
-  std::vector<Binding> ready = steps.empty() ? std::vector<Binding>{} : gather(steps[0].reads);
+  std::vector<Ready> ready = steps.empty() ? std::vector<Ready>{} : gather(steps[0].reads);
   std::function<void()> later = [] {};
   for (size_t s = 0; s < steps.size(); ++s) {
     const Step& step = steps[s];
-    const std::vector<Binding> next = s + 1 < steps.size() ? gather(steps[s + 1].reads) : std::vector<Binding>{};
+    const std::vector<Ready> next = s + 1 < steps.size() ? gather(steps[s + 1].reads) : std::vector<Ready>{};
     if (!step.wait_channels.empty()) wait_sends(step.wait_channels);
-    const std::vector<Binding> transients = zero(step.adds);
+    const std::vector<Ready> transients = zero(step.adds);
     PlannedCall planned{{.block = step.block, .layer = step.layer, .base = step.base},
                         store_.at(step.block).scratch_bytes,
                         step.bindings,
                         step.zones};
-    planned.bindings.insert(planned.bindings.end(), ready.begin(), ready.end());
-    planned.bindings.insert(planned.bindings.end(), transients.begin(), transients.end());
+    for (const auto& each : {ready, transients}) {
+      for (const Ready& part : each) planned.bindings.push_back(part.binding);
+    }
     positions.push_back(list_.add(std::move(planned)));
     later();
-    const bool reduced_each_time = shape_.shards_gradients();
-    if (!reduced_each_time) add_up(step.adds, transients);  // on the compute queue: nothing to wait for
-    later = [this, &step, transients, reduced_each_time] {
-      if (reduced_each_time) add_up(step.adds, transients);
+    const auto reduced = [this](const Ready& each) { return sharing_of(shape_, each.unit.part).shards_gradients(); };
+    for (const Ready& each : transients) {
+      if (!reduced(each)) accumulate(each);  // on the compute queue: nothing to wait for
+    }
+    later = [this, &step, transients, reduced] {
+      for (const Ready& each : transients) {
+        if (reduced(each)) reduce(each);
+      }
       for (const Held& unit : step.completes) complete(unit);
     };
     if (!store_.queues().bulk_beside) std::exchange(later, [] {})();
     ready = next;
   }
   later();
-  flush_bucket();
+  for (Bucket& bucket : buckets_) flush(bucket);
   return positions;
 }
 
@@ -303,12 +336,12 @@ ChunkLists::Step ChunkLists::layer_step(size_t chunk, const ChunkLayout& layout,
   Step step;
   step.block = block;
   step.layer = static_cast<int32_t>(shape_.chunks[chunk].layers.first + index);
-  step.base = parameter_registers(shape_, arena_, shape_.layer_offset(chunk, index));
+  step.base = layer_registers(chunk, index);
   step.base[index_of(Register::saved)] = step.base[index_of(Register::x_in)] = layout.region_offsets[at];
   step.base[index_of(Register::x_out)] = layout.region_offsets[at] + layout.layers[at].region_bytes;
   step.base[index_of(Register::delayed)] = layout.delayed_offsets[at];
   step.base[index_of(Register::carried)] = layout.carried_offsets[at];
-  if (reads_parameters(store_.at(block).block)) step.reads = {layer_unit(chunk, index, whole(shape_.block))};
+  if (reads_parameters(store_.at(block).block)) step.reads = layer_units(chunk, index, LayerPart::whole);
   return step;
 }
 
@@ -384,8 +417,8 @@ CallSequence ChunkLists::backward(size_t chunk, const ChunkLayout& layout) {
     const LayerBlocks& blocks = layout.layers[static_cast<size_t>(i)];
     const bool split = blocks.weight_gradient >= 0;
     Step step = layer_step(chunk, layout, i, blocks.backward);
-    step.adds = {layer_unit(chunk, i, split ? others(shape_.block) : whole(shape_.block))};
-    if (!split) step.completes = {layer_unit(chunk, i, whole(shape_.block))};
+    step.adds = layer_units(chunk, i, split ? LayerPart::others : LayerPart::whole);
+    if (!split) step.completes = layer_units(chunk, i, LayerPart::whole);
     add(std::move(step));
   }
   if (here.first) {
@@ -415,8 +448,8 @@ CallSequence ChunkLists::weight_gradient(size_t chunk, const ChunkLayout& layout
   std::vector<Step> steps;
   for (int64_t i = shape_.chunks[chunk].layers.count - 1; i >= 0; --i) {
     Step step = layer_step(chunk, layout, i, layout.layers[static_cast<size_t>(i)].weight_gradient);
-    step.adds = {layer_unit(chunk, i, products(shape_.block))};
-    step.completes = {layer_unit(chunk, i, whole(shape_.block))};
+    step.adds = layer_units(chunk, i, LayerPart::products);
+    step.completes = layer_units(chunk, i, LayerPart::whole);
     steps.push_back(step);
   }
   run(steps);
@@ -432,10 +465,10 @@ CallSequence ChunkLists::forward_only(size_t chunk, const ForwardBlocks& blocks)
   const auto turn = [&](int64_t layer) { return layer % 2 * shape_.hidden_bytes(); };
   for (int64_t i = 0; i < here.layers.count; ++i) {
     Step step;
-    step.block = blocks.layer;
+    step.block = blocks.layers.at(&shape_.block_of(here.layers.first + i));
     step.layer = static_cast<int32_t>(here.layers.first + i);
-    step.reads = {layer_unit(chunk, i, whole(shape_.block))};
-    step.base = registers(step.reads[0]);
+    step.reads = layer_units(chunk, i, LayerPart::whole);
+    step.base = layer_registers(chunk, i);
     step.base[index_of(Register::x_in)] = turn(i);
     step.base[index_of(Register::x_out)] = turn(i + 1);
     steps.push_back(step);

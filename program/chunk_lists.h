@@ -2,6 +2,7 @@
 // gradient, with parameters gathered and gradients reduced where ZeRO shards them.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <string>
@@ -24,7 +25,8 @@ struct ChunkLayout {
 
 /// The blocks that a forward pass without backward runs; -1: none.
 struct ForwardBlocks {
-  int32_t embedding = -1, layer = -1, head = -1;
+  int32_t embedding = -1, head = -1;
+  std::map<const LayerKind*, int32_t> layers;
 };
 
 class ChunkLists {
@@ -70,7 +72,23 @@ class ChunkLists {
     std::vector<ZoneBinding> zones;
   };
 
-  Held layer_unit(size_t chunk, int64_t index, UnitPart part) const;
+  /// Which of a layer's weights: a split backward delays the gradients of products.
+  enum class LayerPart : uint8_t { whole, products, others };
+  /// A unit's weights or gradients in a buffer of the list.
+  struct Ready {
+    Held unit;
+    Binding binding;
+  };
+  /// Neighbouring gradients that wait for their reduction (elements of the stage, or of its experts).
+  struct Bucket {
+    UnitPart part;
+    int64_t begin = -1, end = -1;  ///< no unit ends at -1
+  };
+
+  std::vector<Held> layer_units(size_t chunk, int64_t index, LayerPart part) const;
+  RegisterFile layer_registers(size_t chunk, int64_t index) const;
+  bool gathers(const Sharing& sharing) const { return sharing.shards_parameters(); }
+  bool adds_apart(const Sharing& sharing) const { return shape_.transient_gradients(sharing); }
   Held embedding_unit(const UnitPart& part) const;
   Held head_unit() const;
   std::vector<Held> head_weights() const;
@@ -82,13 +100,15 @@ class ChunkLists {
   void call(int32_t block, const RegisterFile& base = {}, std::vector<Binding> bindings = {},
             std::vector<ZoneBinding> zones = {}, bool last_only = false);
 
-  std::vector<Binding> prepare(const std::vector<Held>& units, const char* what, DType dtype,
-                               Register (UnitPart::*base)() const, const std::function<Block(const UnitPart&)>& make);
-  std::vector<Binding> gather(const std::vector<Held>& units);
-  std::vector<Binding> zero(const std::vector<Held>& units);
-  void add_up(const std::vector<Held>& units, const std::vector<Binding>& transients);
+  std::vector<Ready> prepare(const std::vector<Held>& units, const char* what, DType dtype,
+                             Register (UnitPart::*base)() const, bool (ChunkLists::*wanted)(const Sharing&) const,
+                             const std::function<Block(const UnitPart&)>& make);
+  std::vector<Ready> gather(const std::vector<Held>& units);
+  std::vector<Ready> zero(const std::vector<Held>& units);
+  void accumulate(const Ready& transient);
+  void reduce(const Ready& transient);
   void complete(const Held& unit);
-  void flush_bucket();
+  void flush(Bucket& bucket);
   std::vector<int> run(const std::vector<Step>& steps);
 
   ZoneBinding hidden_zone(size_t chunk) const;
@@ -112,7 +132,7 @@ class ChunkLists {
 
   // Of the list under construction.
   CallSequence list_;
-  int64_t bucket_begin_ = 0, bucket_end_ = 0;  ///< gradients that wait for their reduction (elements of the stage)
+  std::array<Bucket, 2> buckets_;  ///< of experts the second
 };
 
 }  // namespace foresail

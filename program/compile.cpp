@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "program/expert_cut.h"
 #include "program/stage_compiler.h"
+#include "program/unit_blocks.h"
 
 namespace foresail {
 
@@ -72,11 +74,20 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
   set.train = compile_train(model, job, strategy, target, stage, workspace_of);
   ShapeRequest without_dropout = request_of(job);
   without_dropout.dropout = false;
+  without_dropout.most_expert_rows = true;  // a loss that misses rows would say nothing
   const StageShape evaluation = shape_stage(model, without_dropout, strategy, target, stage);
   set.evaluate = compile_evaluation(evaluation, target, workspace_of, stage);
   for (size_t i = 0; i < job.batch_ramp.size(); ++i) {
     set.ramp.push_back(compile_ramp_stage(model, job, strategy, target, stage, i, workspace_of));
     require_shared_region(set.train, set.ramp.back());
+  }
+  if (can_overflow(model, job.sequence_length, strategy)) {
+    const auto add = [&](const Program& program) {
+      set.fallback.push_back(compile_fallback(model, job, strategy, target, stage, program.global_batch, workspace_of));
+      require_shared_region(set.train, set.fallback.back());
+    };
+    for (const Program& program : set.ramp) add(program);
+    add(set.train);
   }
   require_shared_region(set.train, set.evaluate);
   return set;
@@ -84,7 +95,9 @@ ProgramSet compile(const ModelSpec& model, const Job& job, const Strategy& strat
 
 int64_t arena_bytes_of(const ProgramSet& set) {
   int64_t bytes = std::max(set.train.arena.bytes, set.evaluate.arena.bytes);
-  for (const Program& program : set.ramp) bytes = std::max(bytes, program.arena.bytes);
+  for (const auto* others : {&set.ramp, &set.fallback}) {
+    for (const Program& program : *others) bytes = std::max(bytes, program.arena.bytes);
+  }
   return bytes;
 }
 
@@ -102,6 +115,23 @@ Program compile_ramp_stage(const ModelSpec& model, const Job& job, const Strateg
   return compile_step(model, job, request, strategy, target, stage, workspace_of);
 }
 
+bool can_overflow(const ModelSpec& model, int64_t sequence_length, const Strategy& strategy) {
+  if (model.moe.experts == 0) return false;
+  const int64_t rows = strategy.micro_batch * sequence_length / strategy.cp / strategy.tp;  // tp cuts the rows
+  return can_overflow(rows, model.moe.experts, model.moe.experts_per_token, strategy.ep, strategy.moe_bound);
+}
+
+Program compile_fallback(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
+                         int stage, int64_t global_batch, const WorkspaceOf& workspace_of) {
+  require_legal(model, job, strategy, target);
+  ShapeRequest request = request_of(job);
+  request.global_batch = global_batch;
+  request.most_expert_rows = true;
+  Program program = compile_step(model, job, request, strategy, target, stage, workspace_of);
+  program.name = "fallback";
+  return program;
+}
+
 Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Precision& precision,
                        const Target& target, const WorkspaceOf& workspace_of) {
   const ShapeRequest request{sequence_length, 1, precision, false};
@@ -109,28 +139,63 @@ Program compile_logits(const ModelSpec& model, int64_t sequence_length, const Pr
   return compile_forward_to_logits(shape, target, workspace_of);
 }
 
-Mesh mesh_of(const ModelSpec& model, const Strategy& strategy) { return Mesh::of(strategy, model.kv_heads); }
+Mesh mesh_of(const ModelSpec& model, const Strategy& strategy) {
+  return Mesh::of(strategy, model.kv_heads, model.moe.experts > 0);
+}
 
 namespace {
 
-/// Slices of every unit of a stage, cut unit by unit as `cut` says.
-template <typename CutUnit>
-std::vector<ParameterSlice> stage_slices(const StageShape& shape, int tensor_rank, const CutUnit& cut) {
-  std::vector<ParameterSlice> slices;
-  const auto append = [&](const LayerKind& kind, int64_t offset, int64_t layer) {
-    const auto whole = slices_of(kind.graph, kind.unit, offset, layer, shape.cut, tensor_rank, kind.second_holder);
-    const auto more = cut(whole, kind.unit, offset);
-    slices.insert(slices.end(), more.begin(), more.end());
-  };
-  if (shape.first) append(shape.embedding, shape.embedding_offset, -1);
-  for (size_t c = 0; c < shape.chunks.size(); ++c) {
-    for (int64_t i = 0; i < shape.chunks[c].layers.count; ++i) {
-      append(shape.block, shape.layer_offset(c, i), shape.chunks[c].layers.first + i);
+/// Slices of the units of a stage for the rank at `place`, in a segment that is cut from ZeRO stage `zero` on; of
+/// `reduced` gradients that lie in a whole segment the rank's share.
+class StageSlices {
+ public:
+  StageSlices(const StageShape& shape, const MeshCoordinate& place) : shape_(shape), place_(place) {}
+
+  std::vector<ParameterSlice> of(int32_t zero, bool reduced = false) {
+    zero_ = zero, reduced_ = reduced;
+    slices_.clear();
+    if (shape_.first) append(whole(shape_.embedding), shape_.embedding_offset, -1);
+    for (const ChunkShape& chunk : shape_.chunks) {
+      for (int64_t i = 0; i < chunk.layers.count; ++i) {
+        const int64_t layer = chunk.layers.first + i;
+        const LayerKind& block = shape_.block_of(layer);
+        append(whole(block), chunk.layer_offsets[static_cast<size_t>(i)], layer);
+        if (block.experts.elements > 0) {
+          append(experts(block), chunk.expert_offsets[static_cast<size_t>(i)], layer);
+        }
+      }
+    }
+    if (shape_.last) append(whole(shape_.head), shape_.head_offset, -1);
+    return std::move(slices_);
+  }
+
+ private:
+  void append(const UnitPart& unit, int64_t offset, int64_t layer) {
+    const Sharing& sharing = sharing_of(shape_, unit);
+    const Mesh& mesh = shape_.mesh;
+    const Graph& graph = unit.kind->graph;
+    std::vector<ParameterSlice> own =
+        unit.of_experts
+            ? expert_slices_of(graph, unit.unit(), offset, layer, shape_.cut, mesh.expert_coordinate(place_))
+            : slices_of(graph, unit.unit(), offset, layer, shape_.cut, place_.tp, unit.kind->second_holder);
+    const bool cut = sharing.zero_stage >= zero_, share = reduced_ && sharing.shards_state();
+    if (cut || share) {
+      const int32_t rank = unit.of_experts ? mesh.expert_shard_rank(place_) : mesh.shard_rank(place_);
+      own = shard_slices(own, unit.unit(), offset, sharing.shard, rank,
+                         cut ? SliceCoordinates::shard : SliceCoordinates::whole);
+    }
+    for (ParameterSlice& slice : own) {
+      if (unit.of_experts) slice.element_offset += shape_.dense_held(zero_);
+      slices_.push_back(std::move(slice));
     }
   }
-  if (shape.last) append(shape.head, shape.head_offset, -1);
-  return slices;
-}
+
+  const StageShape& shape_;
+  const MeshCoordinate& place_;
+  int32_t zero_ = 0;
+  bool reduced_ = false;
+  std::vector<ParameterSlice> slices_;
+};
 
 }  // namespace
 
@@ -144,18 +209,8 @@ RankSlices rank_slices(const ModelSpec& model, const Strategy& strategy, const M
                              0,
                              frozen};
   const StageShape shape = shape_stage(model, request, strategy, {}, place.pp);
-  const auto slices = [&](bool sharded, SliceCoordinates coordinates) {
-    return stage_slices(shape, place.tp, [&](const auto& whole, const Unit& unit, int64_t offset) {
-      if (!sharded) return whole;
-      return shard_slices(whole, unit, offset, shape.mesh.shard, shape.mesh.shard_rank(place), coordinates);
-    });
-  };
-  RankSlices result;
-  result.parameters = slices(shape.shards_parameters(), SliceCoordinates::shard);
-  result.gradients =
-      slices(shape.shards_state(), shape.shards_gradients() ? SliceCoordinates::shard : SliceCoordinates::whole);
-  result.state = slices(shape.shards_state(), SliceCoordinates::shard);
-  return result;
+  StageSlices slices(shape, place);
+  return {slices.of(3), slices.of(2, true), slices.of(1)};
 }
 
 std::map<std::string, int64_t> used_workspaces(const Program& program) {

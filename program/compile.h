@@ -23,6 +23,9 @@ struct ProgramSet {
   Program train;
   Program evaluate;           ///< forward and loss only, same mesh and micro-batches
   std::vector<Program> ramp;  ///< train Programs of the batch ramp's stages: fewer micro-batches
+  /// The same steps with room for whatever routers do, in the order of `ramp`, then that of `train`: what repeats a step
+  /// whose rows for experts found no room. Empty if that cannot happen.
+  std::vector<Program> fallback;
 };
 /// Of the arena that holds each of them.
 int64_t arena_bytes_of(const ProgramSet& set);
@@ -39,6 +42,13 @@ Program compile_train(const ModelSpec& model, const Job& job, const Strategy& st
 /// The train Program of a stage of the job's batch ramp.
 Program compile_ramp_stage(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
                            int stage, size_t ramp_stage, const WorkspaceOf& workspace_of = {});
+
+/// Whether routers can send more rows to a rank than Strategy::moe_bound leaves room for.
+bool can_overflow(const ModelSpec& model, int64_t sequence_length, const Strategy& strategy);
+
+/// The train Program with room for whatever routers do, for the job's batch or one of its ramp's.
+Program compile_fallback(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target,
+                         int stage, int64_t global_batch, const WorkspaceOf& workspace_of = {});
 
 /// Forward pass of one sequence up to the logits (pp = tp = 1): for `sample`. The buffer named "logits" in the last
 /// block holds [S, V].

@@ -29,11 +29,12 @@ struct BlockOperands {
   std::vector<size_t> first;  ///< by instruction, and one past the last
 };
 
-BlockOperands operands_of(const Block& block, int64_t shards) {
+BlockOperands operands_of(const Block& block, const Mesh& mesh) {
   BlockOperands result;
   const auto add = [&](int32_t index, bool reads, bool writes) {
     const Buffer& buffer = block.buffers[static_cast<size_t>(index)];
-    const int64_t end = buffer.offset + buffer.type.bytes() + (shards - 1) * buffer.shard_stride;
+    const int64_t others = share_ranks(mesh, buffer) - 1;
+    const int64_t end = buffer.offset + buffer.type.bytes() + others * buffer.shard_stride;
     result.operands.push_back({buffer.base, {buffer.offset, end, reads, writes}});
   };
   for (const Instruction& instruction : block.instructions) {
@@ -53,7 +54,7 @@ BlockOperands operands_of(const Block& block, int64_t shards) {
 class Walk {
  public:
   explicit Walk(const Program& program) : program_(program) {
-    for (const Block& block : program.blocks) blocks_.push_back(operands_of(block, program.mesh.shard));
+    for (const Block& block : program.blocks) blocks_.push_back(operands_of(block, program.mesh));
   }
 
   template <typename Visit>

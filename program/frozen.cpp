@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "program/autodiff.h"
+
 namespace foresail {
 namespace {
 
@@ -32,6 +34,22 @@ void for_weights(Graphs& graphs, const ModelSpec& model, const Visit& visit) {
   each(graphs.block, {0, dense});
   each(graphs.expert_block, {dense, model.layers});
   each(graphs.head, {});
+}
+
+/// Whether backward makes a gradient for a weight that is not frozen. A router's correction bias, which only chooses experts,
+/// has none.
+bool trains(const Graph& graph) {
+  if (graph.nodes.empty()) return false;
+  const Graph whole = differentiate(graph).graph;
+  return std::any_of(whole.tensors.begin(), whole.tensors.end(), [&](const GraphTensor& tensor) {
+    return tensor.role == TensorRole::weight_gradient && !whole.weights.at(static_cast<size_t>(tensor.weight)).frozen;
+  });
+}
+
+bool trains(const ModelSpec& model, const ModelGraphs& graphs) {
+  const bool has_dense = !is_expert_layer(model, 0);
+  return trains(graphs.embedding) || (has_dense && trains(graphs.block)) || trains(graphs.expert_block) ||
+         trains(graphs.head);
 }
 
 bool any_matches(const std::vector<std::string>& patterns, const std::string& name) {
@@ -69,8 +87,7 @@ std::vector<std::string> frozen_problems(const ModelSpec& model, const std::vect
   if (patterns.empty()) return {};
   std::vector<std::string> problems;
   std::vector<bool> names_something(patterns.size());
-  bool trains = false;
-  const ModelGraphs graphs = build_graphs(model, {.sequence_length = 1, .precision = {}});
+  ModelGraphs graphs = build_graphs(model, {.sequence_length = 1, .precision = {}});
   for_weights(graphs, model, [&](const Weight& weight, const std::vector<std::string>& names) {
     for (size_t i = 0; i < patterns.size(); ++i) {
       const auto is_named = [&](const auto& name) { return matches(patterns[i], name); };
@@ -79,18 +96,18 @@ std::vector<std::string> frozen_problems(const ModelSpec& model, const std::vect
     const auto is_named = [&](const auto& name) { return any_matches(patterns, name); };
     const auto named = std::find_if(names.begin(), names.end(), is_named);
     const auto left_out = std::find_if_not(names.begin(), names.end(), is_named);
-    trains = trains || left_out != names.end();
     if (named == names.end() || left_out == names.end()) return;
     problems.push_back(
-        fmt::format("frozen names {} but not {}: the layers of a kind, and what is joined to one matrix "
-                    "('{}'), are frozen together or not at all",
+        fmt::format("frozen names {} but not {}: the layers of a kind, the experts of a layer and what is joined to "
+                    "one matrix ('{}') are frozen together or not at all",
                     *named, *left_out, weight.name));
   });
   for (size_t i = 0; i < patterns.size(); ++i) {
     if (!names_something[i])
       problems.push_back(fmt::format("frozen names '{}', and no tensor is called so", patterns[i]));
   }
-  if (!trains) problems.emplace_back("frozen names every tensor: nothing is left to train");
+  mark_frozen(graphs, model, patterns);
+  if (!trains(model, graphs)) problems.emplace_back("frozen names every tensor: nothing is left to train");
   return problems;
 }
 

@@ -68,6 +68,7 @@ Region region_of(const StageShape& shape, const Differentiated& layer, const std
 
 /// What the three blocks of a layer are made from.
 struct LayerPlan {
+  const LayerKind& kind;
   Differentiated layer;
   ReplayPlan replay;
   Region region;
@@ -75,7 +76,7 @@ struct LayerPlan {
 
 BlockRequest forward_request(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan) {
   const Graph& graph = plan.layer.graph;
-  BlockRequest forward = request("block.forward", graph, shape.block, shape, arena);
+  BlockRequest forward = request(plan.kind.graph.name + ".forward", graph, plan.kind, shape, arena);
   forward.nodes = planned(0, plan.layer.forward_nodes, TimeKind::compute);
   const int input = graph.find(TensorRole::layer_input);
   const int output = graph.find(TensorRole::layer_output);
@@ -91,7 +92,7 @@ BlockRequest forward_request(const StageShape& shape, const ArenaMap& arena, con
 
 BlockRequest backward_request(const StageShape& shape, const ArenaMap& arena, const LayerPlan& plan) {
   const Graph& graph = plan.layer.graph;
-  BlockRequest backward = request("block.backward", graph, shape.block, shape, arena);
+  BlockRequest backward = request(plan.kind.graph.name + ".backward", graph, plan.kind, shape, arena);
   backward.hole_bytes = plan.region.bytes;
   backward.pinned.insert(plan.region.kept.begin(), plan.region.kept.end());
   backward.pinned[graph.find(TensorRole::layer_input)] = kLayerInput;
@@ -110,7 +111,7 @@ void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& pl
   inputs.live_out.insert(split.kept.begin(), split.kept.end());
   blocks.backward = store.lower(std::move(inputs));
   blocks.carried_bytes = store.at(blocks.backward).carried_bytes;
-  BlockRequest weights = request("block.weight_gradient", plan.layer.graph, shape.block, shape, arena);
+  BlockRequest weights = request(plan.kind.graph.name + ".weight_gradient", plan.layer.graph, plan.kind, shape, arena);
   weights.nodes = split.weight_nodes;
   weights.pinned.insert(plan.region.kept.begin(), plan.region.kept.end());
   for (const auto& [tensor, place] : store.at(blocks.backward).carried_places) weights.pinned[tensor] = place;
@@ -119,11 +120,13 @@ void compile_split(const StageShape& shape, const ArenaMap& arena, LayerPlan& pl
 
 }  // namespace
 
-Differentiated differentiated_layer(const StageShape& shape) { return differentiated(shape, shape.block.graph); }
+Differentiated differentiated_layer(const StageShape& shape, const LayerKind& kind) {
+  return differentiated(shape, kind.graph);
+}
 
-LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const std::set<int>& dropped, bool split,
-                          BlockStore& store) {
-  LayerPlan plan{differentiated_layer(shape), {}, {}};
+LayerBlocks compile_layer(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena,
+                          const std::set<int>& dropped, bool split, BlockStore& store) {
+  LayerPlan plan{kind, differentiated_layer(shape, kind), {}, {}};
   plan.replay = replay_plan(plan.layer, dropped);
   LayerBlocks blocks;
   if (split) {
@@ -185,9 +188,10 @@ int32_t compile_head(const StageShape& shape, const ArenaMap& arena, BlockStore&
   return store.lower(std::move(both));
 }
 
-int32_t compile_layer_forward(const StageShape& shape, const ArenaMap& arena, BlockStore& store) {
-  const Graph graph = forward_only(shape, shape.block.graph);
-  BlockRequest forward = request("block.forward", graph, shape.block, shape, arena);
+int32_t compile_layer_forward(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena,
+                              BlockStore& store) {
+  const Graph graph = forward_only(shape, kind.graph);
+  BlockRequest forward = request(kind.graph.name + ".forward", graph, kind, shape, arena);
   forward.nodes = planned(0, static_cast<int>(graph.nodes.size()), TimeKind::compute);
   const int output = graph.find(TensorRole::layer_output);
   forward.pinned[graph.find(TensorRole::layer_input)] = kLayerInput;

@@ -17,11 +17,11 @@ struct LayerBlocks {
   int32_t forward = -1, backward = -1;
   int32_t weight_gradient = -1;  ///< -1: backward is not split
 };
-LayerBlocks compile_layer(const StageShape& shape, const ArenaMap& arena, const std::set<int>& dropped, bool split,
-                          BlockStore& store);
+LayerBlocks compile_layer(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena,
+                          const std::set<int>& dropped, bool split, BlockStore& store);
 
-/// The block's graph with its derivatives, as `compile_layer` sees it: for recompute choices.
-Differentiated differentiated_layer(const StageShape& shape);
+/// The graph of a kind of block with its derivatives, as `compile_layer` sees it: for recompute choices.
+Differentiated differentiated_layer(const StageShape& shape, const LayerKind& kind);
 
 int32_t compile_embedding_forward(const StageShape& shape, const ArenaMap& arena, BlockStore& store);
 int32_t compile_embedding_backward(const StageShape& shape, const ArenaMap& arena, BlockStore& store);
@@ -29,7 +29,7 @@ int32_t compile_embedding_backward(const StageShape& shape, const ArenaMap& aren
 int32_t compile_head(const StageShape& shape, const ArenaMap& arena, BlockStore& store);
 
 /// Without backward: nothing is kept.
-int32_t compile_layer_forward(const StageShape& shape, const ArenaMap& arena, BlockStore& store);
+int32_t compile_layer_forward(const StageShape& shape, const LayerKind& kind, const ArenaMap& arena, BlockStore& store);
 /// The head up to the loss, or only up to the logits.
 int32_t compile_head_forward(const StageShape& shape, const ArenaMap& arena, bool with_loss, BlockStore& store);
 

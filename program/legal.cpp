@@ -16,8 +16,27 @@ namespace {
 
 using Reasons = std::vector<std::string>;
 
-void parts_not_built(const Strategy& strategy, Reasons& reasons) {
-  if (strategy.ep != 1 || strategy.etp != 1) reasons.emplace_back("expert parallelism (ep, etp > 1) is not built yet");
+void experts_divide(const ModelSpec& model, const Strategy& strategy, Reasons& reasons) {
+  const ExpertSpec& moe = model.moe;
+  if (moe.experts == 0) {
+    if (strategy.ep != 1 || strategy.etp != 1) reasons.emplace_back("ep or etp is given, but the model has no experts");
+    return;
+  }
+  if (moe.experts % strategy.ep != 0) {
+    reasons.push_back(fmt::format("ep = {} does not divide the {} experts", strategy.ep, moe.experts));
+  }
+  const int64_t ranks = strategy.dp * strategy.cp * strategy.tp;
+  if (ranks % (strategy.ep * strategy.etp) != 0) {
+    reasons.push_back(fmt::format("ep x etp = {} does not divide the dp x cp x tp = {} ranks of a stage",
+                                  strategy.ep * strategy.etp, ranks));
+  }
+  if (strategy.etp > moe.expert_ffn) reasons.emplace_back("etp exceeds the width of an expert");
+  if (strategy.tp > 1 && !strategy.sequence_parallel) {
+    reasons.emplace_back(
+        "a model with experts and tp > 1 needs sequence_parallel=true, so that no row is routed twice");
+  }
+  if (moe.shared_ffn > 0 && strategy.tp > moe.shared_ffn)
+    reasons.emplace_back("tp exceeds the width of shared experts");
 }
 
 void tensor_parallel_divides(const ModelSpec& model, const Strategy& strategy, Reasons& reasons) {
@@ -26,7 +45,8 @@ void tensor_parallel_divides(const ModelSpec& model, const Strategy& strategy, R
   } else if (strategy.tp > model.kv_heads ? strategy.tp % model.kv_heads != 0 : model.kv_heads % strategy.tp != 0) {
     reasons.push_back(fmt::format("of tp = {} and {} KV heads neither divides the other", strategy.tp, model.kv_heads));
   }
-  if (strategy.tp > model.ffn) reasons.emplace_back("tp exceeds the FFN width");
+  const bool has_dense_layers = model.moe.experts == 0 || model.moe.first_dense_layers > 0;
+  if (has_dense_layers && strategy.tp > model.ffn) reasons.emplace_back("tp exceeds the FFN width");
   if (strategy.tp > model.vocabulary) reasons.emplace_back("tp exceeds the vocabulary");
 }
 
@@ -120,11 +140,11 @@ void recompute_layers_exist(const ModelSpec& model, const Strategy& strategy, Re
 
 std::vector<std::string> legal(const ModelSpec& model, const Job& job, const Strategy& strategy) {
   std::vector<std::string> reasons;
-  for (const int64_t degree :
-       {strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.micro_batch, strategy.virtual_stages}) {
+  for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.cp, strategy.ep, strategy.etp,
+                               strategy.micro_batch, strategy.virtual_stages}) {
     if (degree < 1) return {"every degree, virtual_stages and the micro-batch are at least 1"};
   }
-  parts_not_built(strategy, reasons);
+  experts_divide(model, strategy, reasons);
   tensor_parallel_divides(model, strategy, reasons);
   zero_groups_fit(strategy, reasons);
   pipeline_fits(model, job, strategy, reasons);

@@ -126,8 +126,8 @@ std::vector<Segment> arena_gaps(const Program& program) {
   walk_step(program, true, [&](const Step& step, const std::vector<Touch>& touches) {
     for (const Touch& touch : touches) {
       // Other ranks touch the share that is theirs.
-      const int64_t stride = step.block->buffers[static_cast<size_t>(touch.buffer)].shard_stride;
-      unused.remove(touch.begin, touch.end + stride * (program.mesh.shard - 1));
+      const Buffer& buffer = step.block->buffers[static_cast<size_t>(touch.buffer)];
+      unused.remove(touch.begin, touch.end + buffer.shard_stride * (share_ranks(program.mesh, buffer) - 1));
     }
   });
   return unused.segments();

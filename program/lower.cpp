@@ -36,6 +36,11 @@ CollectiveForm form_of(NodeCollective collective) {
     case NodeCollective::reduce_scatter_rows: return {reduce_scatter, GroupKind::tensor, TimeKind::tensor_comm};
     case NodeCollective::all_to_all_context: return {all_to_all, GroupKind::context, TimeKind::context_comm};
     case NodeCollective::ring_shift_context: return {ring_shift, GroupKind::context, TimeKind::context_comm};
+    case NodeCollective::all_reduce_context: return {all_reduce, GroupKind::context, TimeKind::context_comm};
+    case NodeCollective::all_to_all_expert: return {all_to_all, GroupKind::expert, TimeKind::expert_comm};
+    case NodeCollective::all_gather_expert: return {all_gather, GroupKind::expert_tensor, TimeKind::expert_comm};
+    case NodeCollective::reduce_scatter_expert:
+      return {reduce_scatter, GroupKind::expert_tensor, TimeKind::expert_comm};
     case NodeCollective::none: break;
   }
   ensure(false, "an operator is no collective");
@@ -58,7 +63,8 @@ class Lowering {
 
  private:
   int32_t add_buffer(std::string name, const Place& place, TensorType type) {
-    result_.block.buffers.push_back({std::move(name), place.base, place.offset, std::move(type), place.memory});
+    result_.block.buffers.push_back(
+        {std::move(name), place.base, place.offset, std::move(type), place.memory, place.share_stride, place.share_of});
     return static_cast<int32_t>(result_.block.buffers.size()) - 1;
   }
 

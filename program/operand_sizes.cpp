@@ -151,8 +151,8 @@ std::string_view operand_pattern(OpKind kind) {
     case OpKind::cross_entropy: return "T V, T -> T V, 1";
     case OpKind::fill_zero: return "-> *";
     case OpKind::squared_norm: return "N -> 1";
-    case OpKind::clip_scale: return "4 -> 4";
-    case OpKind::adamw: return "N, 4 -> N, N, N | N, 4 -> N, N, N, N";
+    case OpKind::clip_scale: return "6 -> 6";
+    case OpKind::adamw: return "N, 6 -> N, N, N | N, 6 -> N, N, N, N";
     case OpKind::count_: break;
   }
   return "";

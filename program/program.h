@@ -10,6 +10,7 @@
 
 #include "core/dtype.h"
 #include "ops/graph.h"
+#include "ops/metrics_record.h"
 #include "ops/op.h"
 #include "spec/mesh.h"
 
@@ -17,10 +18,14 @@ namespace foresail {
 
 /// Base addresses that an execution of a block supplies. Address = arena + base[register] + offset, and for buffers with a
 /// shard stride + shard rank * stride.
+///
+/// A layer with experts is two units: what the data ranks share, and its experts, which the ranks of another mesh share.
 enum class Register : uint8_t {
-  absolute,         ///< base 0: step inputs, metrics, constants
-  parameter,        ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
-  gradient,         ///< what compute adds to: part of the gradients, or transient (StageShape::transient_gradients)
+  absolute,          ///< base 0: step inputs, metrics, constants
+  parameter,         ///< this unit's weights as compute reads them: its part of the parameters, or gathered (ZeRO-3)
+  gradient,          ///< what compute adds to: part of the gradients, or transient (StageShape::transient_gradients)
+  expert_parameter,  ///< the same of the layer's experts
+  expert_gradient,
   parameter_shard,  ///< what the optimizer updates: without ZeRO the same as `parameter`
   gradient_shard,   ///< the persistent gradients, which are reduced and read by norm and optimizer
   tied_parameter,   ///< the embedding unit's weights, for a tied head on the same rank
@@ -44,6 +49,9 @@ using RegisterFile = std::array<int64_t, kRegisterCount>;
 /// What a buffer is for; the keys of `memory` in the JSON.
 enum class MemoryKind : uint8_t { parameters, gradients, optimizer, activations, scratch };
 
+/// The ranks that hold the shares of a buffer.
+enum class ShareOf : uint8_t { data, expert, tensor };  ///< shard groups, expert_shard groups, tensor groups
+
 struct Buffer {
   std::string name;
   Register base = Register::absolute;
@@ -51,6 +59,7 @@ struct Buffer {
   TensorType type;
   MemoryKind memory = MemoryKind::scratch;
   int64_t shard_stride = 0;  ///< bytes between the shards of neighbouring shard ranks; 0: the same address on all
+  ShareOf share_of = ShareOf::data;  ///< which ranks
 };
 
 enum class InstructionKind : uint8_t {
@@ -75,6 +84,7 @@ enum class TimeKind : uint8_t {
   recompute,
   tensor_comm,
   context_comm,
+  expert_comm,
   data_comm,
   pipeline_comm,
   optimizer,
@@ -190,6 +200,7 @@ struct ParameterSlice {
   Init init;
   bool decay = true;
   bool transposed_in_file = false;
+  bool of_experts = false;     ///< the ranks that hold a copy are those of the expert mesh
   bool replicated = false;     ///< a lower tp rank holds the same rectangle
   bool second_holder = false;  ///< of a tied weight: not stored, not counted again
 
@@ -204,7 +215,7 @@ struct Segment {
 struct ArenaMap {
   Segment parameters, gradients, master, moment1, moment2;  ///< persistent, parameter-shaped (whole or this shard)
   Segment step_inputs;                                      ///< one StepInputs
-  Segment metrics;                                          ///< f64[4]: loss sum, squared norm, grad norm, clip factor
+  Segment metrics;                                          ///< f64 by StepMetric
   Segment constants;
   Segment data;  ///< per micro-batch: tokens i32[T], then targets i32[T]
   /// Kept activations of all chunks, what they carry from backward to weight gradient, and the temporaries of whatever
@@ -227,7 +238,8 @@ struct Program {
   Precision precision;
   DType accumulate_dtype = DType::f32;  ///< of the persistent gradients
   int64_t parameter_elements = 0;       ///< of the whole stage, padding included; a shard holds 1 / mesh.shard of it
-  int64_t frozen_elements = 0;          ///< of these: no optimizer updates them
+  int64_t expert_elements = 0;  ///< of its experts, which follow in every segment; a shard holds 1 / mesh.expert_shard
+  int64_t frozen_elements = 0, frozen_expert_elements = 0;  ///< of these: no optimizer updates them
   ArenaMap arena;
   int64_t data_stride_bytes = 0;
   int64_t alignment = 64;
@@ -244,6 +256,16 @@ struct Program {
 /// The calls that `entry` executes (some only for the last micro-batch: `skips`).
 const std::vector<Call>& calls_of(const Program& program, const ScheduleEntry& entry);
 inline bool skips(const ScheduleEntry& entry, const Call& call) { return call.last_only && !entry.last; }
+/// Where a number of the metrics record lies in the arena.
+inline int64_t place_of(const ArenaMap& arena, StepMetric metric) {
+  return arena.metrics.offset + index_of(metric) * size_of(DType::f64);
+}
+/// Ranks whose shards lie `shard_stride` apart.
+inline int64_t share_ranks(const Mesh& mesh, const Buffer& buffer) {
+  return buffer.share_of == ShareOf::tensor   ? mesh.tp
+         : buffer.share_of == ShareOf::expert ? mesh.expert_shard
+                                              : mesh.shard;
+}
 /// Sequences that this rank's micro-batch holds (their context-parallel share).
 int64_t sequences_per_micro_batch(const Program& program);
 

@@ -9,6 +9,7 @@
 #include "core/json.h"
 #include "program/attributes_json.h"
 #include "program/enum_json.h"
+#include "program/mesh_json.h"
 #include "program/program.h"
 
 namespace foresail {
@@ -21,21 +22,21 @@ constexpr int64_t kLeast = -kMost;
 constexpr int64_t kMostDataBytes = int64_t{1} << 40;  ///< of one micro-batch
 constexpr int64_t kMostMicroBatches = 1 << 20, kMostSlots = 1 << 14;
 
-constexpr const char* kRegisterNames[] = {
-    "absolute",      "parameter", "gradient", "parameter_shard", "gradient_shard", "tied_parameter",
-    "tied_gradient", "master",    "moment1",  "moment2",         "saved",          "delayed",
-    "carried",       "x_in",      "x_out",    "hidden_gradient", "data",           "scratch"};
+constexpr const char* kRegisterNames[] = {"absolute",        "parameter",       "gradient",       "expert_parameter",
+                                          "expert_gradient", "parameter_shard", "gradient_shard", "tied_parameter",
+                                          "tied_gradient",   "master",          "moment1",        "moment2",
+                                          "saved",           "delayed",         "carried",        "x_in",
+                                          "x_out",           "hidden_gradient", "data",           "scratch"};
 static_assert(std::size(kRegisterNames) == kRegisterCount);
 constexpr std::string_view kAnchorNames[] = {"none", "slot",    "delayed_slot", "carried_slot",
                                              "data", "scratch", "outgoing",     "outgoing_gradient"};
 constexpr const char* kMemoryNames[] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 constexpr const char* kInstructionNames[] = {"op",         "all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                              "ring_shift", "send",       "receive",    "wait_send"};
+constexpr const char* kShareNames[] = {"data", "expert", "tensor"};
 constexpr const char* kQueueNames[] = {"compute", "inline_comm", "bulk_comm", "pipeline", "host_copy"};
-constexpr const char* kTimeNames[] = {"compute",   "recompute",     "tensor_comm", "context_comm",
-                                      "data_comm", "pipeline_comm", "optimizer"};
-constexpr const char* kGroupNames[] = {"world", "tensor", "context", "shard", "replica", "kv_copies", "embedding"};
-static_assert(std::size(kGroupNames) == kGroupKinds);
+constexpr const char* kTimeNames[] = {"compute",     "recompute", "tensor_comm",   "context_comm",
+                                      "expert_comm", "data_comm", "pipeline_comm", "optimizer"};
 constexpr const char* kPhaseNames[] = {"startup",         "begin_step",       "forward",   "backward",
                                        "weight_gradient", "reduce_gradients", "grad_norm", "update"};
 static_assert(std::size(kPhaseNames) == kPhaseCount);
@@ -45,6 +46,7 @@ Json json_of(const Buffer& buffer) {
             {"offset", buffer.offset},    {"dtype", name_of(buffer.type.dtype)},
             {"shape", buffer.type.shape}, {"memory", name_in(kMemoryNames, buffer.memory)}};
   if (buffer.shard_stride != 0) json["shard_stride"] = buffer.shard_stride;
+  if (buffer.share_of != ShareOf::data) json["share_of"] = name_in(kShareNames, buffer.share_of);
   return json;
 }
 
@@ -77,6 +79,7 @@ Buffer buffer_from(const JsonObject& object) {
     object.fail("shape", "the tensor is larger than any memory", "check the sizes");
   buffer.memory = value_in<MemoryKind>(kMemoryNames, object, "memory");
   buffer.shard_stride = object.get_int("shard_stride", 0, 0, kMost);
+  if (object.has("share_of")) buffer.share_of = value_in<ShareOf>(kShareNames, object, "share_of");
   return buffer;
 }
 
@@ -93,7 +96,7 @@ Json json_of(const Instruction& instruction) {
   json["queue"] = name_in(kQueueNames, instruction.queue);
   json["time"] = name_in(kTimeNames, instruction.time);
   if (is_collective(instruction.kind)) {
-    json["group"] = name_in(kGroupNames, instruction.group);
+    json["group"] = name_of(instruction.group);
   }
   if (instruction.kind == InstructionKind::send || instruction.kind == InstructionKind::receive) {
     json["peer_stage"] = instruction.peer_stage;
@@ -113,6 +116,14 @@ std::vector<int32_t> indices_from(const JsonObject& object, const std::string& k
   return indices;
 }
 
+GroupKind group_from(const JsonObject& object) {
+  const std::string text = object.require_string("group");
+  for (int kind = 0; kind < kGroupKinds; ++kind) {
+    if (name_of(static_cast<GroupKind>(kind)) == text) return static_cast<GroupKind>(kind);
+  }
+  object.fail("group", fmt::format("'{}' is unknown", text), "check the dump");
+}
+
 Instruction instruction_from(const JsonObject& object, const Block& block) {
   const size_t buffers = block.buffers.size();
   Instruction instruction;
@@ -126,7 +137,7 @@ Instruction instruction_from(const JsonObject& object, const Block& block) {
   instruction.workspace = static_cast<int32_t>(object.get_int("workspace", -1, 0, static_cast<int64_t>(buffers) - 1));
   instruction.queue = value_in<Queue>(kQueueNames, object, "queue");
   instruction.time = value_in<TimeKind>(kTimeNames, object, "time");
-  if (object.has("group")) instruction.group = value_in<GroupKind>(kGroupNames, object, "group");
+  if (object.has("group")) instruction.group = group_from(object);
   instruction.peer_stage = static_cast<int32_t>(object.get_int("peer_stage", 0, 0, 1 << 20));
   instruction.channel = static_cast<int32_t>(object.get_int("channel", 0, 0, 1 << 20));
   instruction.keep = static_cast<int32_t>(object.get_int("keep", 0, 0, 1 << 10));
@@ -318,46 +329,12 @@ Chunk chunk_from(const JsonObject& object) {
   return chunk;
 }
 
-Json json_of(const Mesh& mesh) {
-  return {{"pp", mesh.pp},
-          {"dp", mesh.dp},
-          {"cp", mesh.cp},
-          {"tp", mesh.tp},
-          {"shard", mesh.shard},
-          {"kv_copies", mesh.kv_copies},
-          {"embedding_pair", mesh.embedding_pair}};
-}
-
-Mesh mesh_from(const JsonObject& object) {
-  Mesh mesh;
-  int64_t devices = 1;
-  const auto degree = [&](const char* key) {
-    const int64_t value = object.require_int(key, 1, kMostDevices);
-    devices *= value;
-    if (devices > kMostDevices) object.fail(key, "the mesh has too many devices", "check the dump");
-    return static_cast<int32_t>(value);
-  };
-  mesh.pp = degree("pp");
-  mesh.dp = degree("dp");
-  mesh.cp = degree("cp");
-  mesh.tp = degree("tp");
-  const auto divisor = [&](const char* key, int32_t whole) {
-    const int64_t value = object.get_int(key, 1, 1, whole);
-    if (whole % value != 0) object.fail(key, "it does not divide its ranks", "check the dump");
-    return static_cast<int32_t>(value);
-  };
-  mesh.shard = divisor("shard", mesh.data_ranks());
-  mesh.kv_copies = divisor("kv_copies", mesh.tp);
-  mesh.embedding_pair = object.get_bool("embedding_pair", true);
-  return mesh;
-}
-
 }  // namespace
 
 std::string dump_program(const Program& program) {
   Json json{{"schema", kSchema},
             {"name", program.name},
-            {"mesh", json_of(program.mesh)},
+            {"mesh", mesh_form(program.mesh)},
             {"stage", program.stage},
             {"zero_stage", program.zero_stage},
             {"global_batch", program.global_batch},
@@ -367,6 +344,7 @@ std::string dump_program(const Program& program) {
             {"precision", json_of(program.precision)},
             {"accumulate_dtype", name_of(program.accumulate_dtype)},
             {"parameter_elements", program.parameter_elements},
+            {"expert_elements", program.expert_elements},
             {"arena", json_of(program.arena)},
             {"data_stride_bytes", program.data_stride_bytes},
             {"alignment", program.alignment},
@@ -376,6 +354,7 @@ std::string dump_program(const Program& program) {
             {"chunks", Json::array()},
             {"blocks", Json::array()}};
   if (program.frozen_elements > 0) json["frozen_elements"] = program.frozen_elements;
+  if (program.frozen_expert_elements > 0) json["frozen_expert_elements"] = program.frozen_expert_elements;
   for (const Chunk& chunk : program.chunks) json["chunks"].push_back(json_of(chunk));
   for (const Block& block : program.blocks) json["blocks"].push_back(json_of(block));
   json["calls"] = calls_json(program);
@@ -400,7 +379,9 @@ Program read_program(const std::string& text, const std::string& source) {
   program.accumulate_dtype =
       object.has("accumulate_dtype") ? dtype_from(object, "accumulate_dtype") : program.precision.gradient;
   program.parameter_elements = object.require_int("parameter_elements", 0, kMost);
+  program.expert_elements = object.get_int("expert_elements", 0, 0, kMost);
   program.frozen_elements = object.get_int("frozen_elements", 0, 0, program.parameter_elements);
+  program.frozen_expert_elements = object.get_int("frozen_expert_elements", 0, 0, program.expert_elements);
   program.arena = arena_from(object.require_object("arena"));
   program.data_stride_bytes = object.require_int("data_stride_bytes", 0, kMostDataBytes);
   program.alignment = object.require_int("alignment", 1, 1 << 20);

@@ -12,7 +12,8 @@ namespace {
 
 /// Gathered rows are as many times larger as ranks share them, and keys travel around the ring in backward anyway.
 bool never_kept(const Node& node) {
-  return node.collective == NodeCollective::all_gather_rows || node.collective == NodeCollective::ring_shift_context;
+  return node.collective == NodeCollective::all_gather_rows || node.collective == NodeCollective::all_gather_expert ||
+         node.collective == NodeCollective::ring_shift_context;
 }
 
 /// Same bytes in another order, without communication.

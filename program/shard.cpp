@@ -58,8 +58,13 @@ void TensorCut::localise_operands() {
   for (size_t t = 0; t < graph_.tensors.size(); ++t) {
     GraphTensor& operand = graph_.tensors[t];
     if (produced.count(static_cast<int>(t)) != 0) continue;
-    for (Dim& dim : operand.dims) dim.size = local_size(dim, cut_);
-    if (cut_.sequence_parallel && operand.role == TensorRole::layer_input) {
+    for (Dim& dim : operand.dims) {
+      if (cut_by_tensor_parallelism(dim.name)) dim.size = local_size(dim, cut_);  // experts are cut later
+    }
+    // The head's loss reads all rows; what a block knows of targets is about its share of the rows.
+    const bool has_share = operand.role == TensorRole::layer_input ||
+                           (operand.role == TensorRole::targets && graph_.find(TensorRole::layer_output) >= 0);
+    if (cut_.sequence_parallel && has_share) {
       ensure(operand.dims[0].size % cut_.tp == 0, "legal() lets only degrees through that divide the rows");
       operand.dims[0].size /= cut_.tp;
       rows_cut_.insert(static_cast<int>(t));
@@ -131,9 +136,11 @@ void TensorCut::cut_node(Node node) {
   if (rows_cut) {
     // An operator that knows positions must know that its rows are not the first of the micro-batch.
     node.attributes.rows_cut = node.attributes.sequence_length > 0;
-    rows_cut_.insert(node.outputs.begin(), node.outputs.end());
   }
   infer_dims(graph_, node);
+  for (const int output : node.outputs) {
+    if (rows_cut && has_rows(tensor(output))) rows_cut_.insert(output);
+  }
   node.partial_gradient_inputs = partial_inputs(node);
   nodes_.push_back(node);
   const bool is_loss = tensor(node.outputs[0]).role == TensorRole::loss;
@@ -150,6 +157,14 @@ Graph TensorCut::run() {
 }  // namespace
 
 int64_t local_size(const Dim& dim, const Cut& cut) {
+  switch (dim.name) {
+    case DimName::experts:
+      ensure(dim.size % cut.ep == 0, "legal() lets only degrees through that divide the experts");
+      return dim.size / cut.ep;
+    case DimName::expert_ffn: return divide_up(dim.size, cut.etp);
+    case DimName::expert_gate_up: return 2 * divide_up(dim.size / 2, cut.etp);
+    default: break;
+  }
   if (!cut_by_tensor_parallelism(dim.name)) return dim.size;
   switch (dim.name) {
     case DimName::vocabulary:

@@ -14,7 +14,8 @@ struct Cut {
   int64_t tp = 1, cp = 1;
   bool sequence_parallel = false;  ///< between cut regions a tensor rank holds its share of the rows
   ContextKind context = ContextKind::ring;
-  int64_t kv_copies = 1;  ///< tensor ranks that hold the same KV head
+  int64_t kv_copies = 1;    ///< tensor ranks that hold the same KV head
+  int64_t ep = 1, etp = 1;  ///< ranks that share a layer's experts, ranks that share each expert
 };
 
 /// The graph of one rank. `graph` is what models/ built for the same context-parallel degree and KV copies. Sizes of cut

@@ -35,10 +35,10 @@ class StageCompiler {
   ChunkLayout chunk_layout(size_t chunk);
   void keep(Phase phase, CallSequence sequence);
   void step_call(Phase phase, int32_t block, const RegisterFile& base = {}, int64_t layer = -1);
-  void for_units(Phase phase, const std::function<std::optional<Block>(const LayerKind&)>& make);
-  void for_units_staged(Phase phase, const std::function<LoweredBlock(const LayerKind&)>& make);
-  void visit_units(const std::function<int32_t(const LayerKind&)>& block_of, Phase phase);
+  void for_units(Phase phase, const std::function<std::optional<Block>(const UnitPart&)>& make);
+  void visit_units(const std::function<int32_t(const UnitPart&)>& make, Phase phase);
   void reductions();
+  void reduce_all(const Sharing& sharing);
   void finish(bool training);
   void forward_only_lists(bool with_loss);
   void lay_out(int stage, StageSchedule& schedule);
@@ -49,7 +49,8 @@ class StageCompiler {
   BlockStore store_;
   ChunkLists lists_;
   std::vector<std::pair<Phase, CallSequence>> sequences_;  ///< by phase, chunks in order
-  std::map<std::set<int>, LayerBlocks> layer_blocks_;      ///< by what is dropped
+  /// By kind and what is dropped.
+  std::map<std::pair<const LayerKind*, std::set<int>>, LayerBlocks> layer_blocks_;
 };
 
 StageCompiler::StageCompiler(const StageShape& shape, const Target& target, const WorkspaceOf& workspace_of,
@@ -57,19 +58,21 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
     : shape_(shape), store_(shape, target, workspace_of), lists_(shape, program_.arena, store_) {
   program_.name = std::move(name);
   program_.mesh = shape.mesh;
-  program_.zero_stage = shape.zero_stage;
+  program_.zero_stage = std::max(shape.sharing.zero_stage, shape.expert_sharing.zero_stage);
   program_.micro_batches = shape.micro_batches;
   program_.global_batch = shape.global_batch;
   program_.rows_per_micro_batch = shape.rows;
   program_.sequence_length = shape.sequence_length;
   program_.precision = shape.precision;
   program_.accumulate_dtype = shape.accumulate_dtype();
-  program_.parameter_elements = shape.parameter_elements;
-  program_.frozen_elements = shape.frozen_elements;
+  program_.parameter_elements = shape.sharing.elements;
+  program_.expert_elements = shape.expert_sharing.elements;
+  program_.frozen_elements = shape.sharing.frozen;
+  program_.frozen_expert_elements = shape.expert_sharing.frozen;
   program_.alignment = shape.alignment;
   program_.data_stride_bytes = data_stride(shape);
   program_.reads_tokens = shape.first;
-  program_.reads_targets = shape.last;
+  program_.reads_targets = shape.reads_targets;
   program_.arena = persistent_arena(shape, state);
 }
 
@@ -77,13 +80,17 @@ StageCompiler::StageCompiler(const StageShape& shape, const Target& target, cons
 ChunkLayout StageCompiler::chunk_layout(size_t chunk) {
   const ChunkShape& here = shape_.chunks[chunk];
   const bool split = splits_backward(shape_.strategy.schedule);
-  const Differentiated layer = differentiated_layer(shape_);
+  std::map<const LayerKind*, Differentiated> differentiated;
+  for (const LayerKind* kind : shape_.kinds_of_blocks()) differentiated[kind] = differentiated_layer(shape_, *kind);
   ChunkLayout layout;
   for (int64_t i = 0; i < here.layers.count; ++i) {
-    const std::set<int> dropped = dropped_tensors(layer, shape_.strategy, here.layers.first + i);
-    auto found = layer_blocks_.find(dropped);
+    const int64_t layer = here.layers.first + i;
+    const LayerKind* kind = &shape_.block_of(layer);
+    const std::set<int> dropped = dropped_tensors(differentiated.at(kind), shape_.strategy, layer);
+    auto found = layer_blocks_.find({kind, dropped});
     if (found == layer_blocks_.end()) {
-      found = layer_blocks_.emplace(dropped, compile_layer(shape_, program_.arena, dropped, split, store_)).first;
+      const LayerBlocks blocks = compile_layer(shape_, *kind, program_.arena, dropped, split, store_);
+      found = layer_blocks_.emplace(std::pair(kind, dropped), blocks).first;
     }
     layout.layers.push_back(found->second);
     layout.region_offsets.push_back(layout.slot_bytes);
@@ -111,53 +118,66 @@ void StageCompiler::step_call(Phase phase, int32_t block, const RegisterFile& ba
       {{.block = block, .layer = static_cast<int32_t>(layer), .base = base}, store_.at(block).scratch_bytes, {}, {}});
 }
 
-/// One call per unit of the stage; units of a kind share their block.
-void StageCompiler::visit_units(const std::function<int32_t(const LayerKind&)>& block_of, Phase phase) {
-  const auto once = [&](const LayerKind& kind, int64_t offset) {
-    const int32_t block = block_of(kind);
-    if (block >= 0) step_call(phase, block, parameter_registers(shape_, program_.arena, offset));
+/// One call per unit of the stage; units of a kind share their block. A block number below 0: nothing to do for the kind.
+void StageCompiler::visit_units(const std::function<int32_t(const UnitPart&)>& make, Phase phase) {
+  std::map<std::pair<const LayerKind*, bool>, int32_t> made;
+  const auto visit = [&](const UnitPart& unit, int64_t offset, int64_t layer) {
+    if (unit.elements() == 0) return;
+    const auto [block, is_new] = made.try_emplace({unit.kind, unit.of_experts}, -1);
+    if (is_new) block->second = make(unit);
+    if (block->second < 0) return;
+    step_call(phase, block->second, unit_registers(shape_, program_.arena, unit, offset), layer);
   };
-  if (shape_.first) once(shape_.embedding, shape_.embedding_offset);
-  const int32_t layer = block_of(shape_.block);
-  for (size_t c = 0; layer >= 0 && c < shape_.chunks.size(); ++c) {
-    for (int64_t i = 0; i < shape_.chunks[c].layers.count; ++i) {
-      step_call(phase, layer, parameter_registers(shape_, program_.arena, shape_.layer_offset(c, i)),
-                shape_.chunks[c].layers.first + i);
+  if (shape_.first) visit(whole(shape_.embedding), shape_.embedding_offset, -1);
+  for (const ChunkShape& chunk : shape_.chunks) {
+    for (int64_t i = 0; i < chunk.layers.count; ++i) {
+      const int64_t layer = chunk.layers.first + i;
+      const LayerKind& block = shape_.block_of(layer);
+      visit(whole(block), chunk.layer_offsets[static_cast<size_t>(i)], layer);
+      visit(experts(block), chunk.expert_offsets[static_cast<size_t>(i)], layer);
     }
   }
-  if (shape_.last) once(shape_.head, shape_.head_offset);
+  if (shape_.last) visit(whole(shape_.head), shape_.head_offset, -1);
 }
 
-void StageCompiler::for_units(Phase phase, const std::function<std::optional<Block>(const LayerKind&)>& make) {
+void StageCompiler::for_units(Phase phase, const std::function<std::optional<Block>(const UnitPart&)>& make) {
   visit_units(
-      [&](const LayerKind& kind) {
-        std::optional<Block> block = make(kind);
+      [&](const UnitPart& unit) {
+        std::optional<Block> block = make(unit);
         return block ? store_.add(std::move(*block)) : -1;
       },
       phase);
 }
 
-void StageCompiler::for_units_staged(Phase phase, const std::function<LoweredBlock(const LayerKind&)>& make) {
-  visit_units([&](const LayerKind& kind) { return store_.add_staged(make(kind)); }, phase);
+/// What backward has not reduced yet of what is shared so.
+void StageCompiler::reduce_all(const Sharing& sharing) {
+  if (sharing.elements == 0 || sharing.ranks() == 1) return;
+  if (shape_.reduces_in_backward(sharing) || sharing.shards_gradients()) return;
+  const QueuePolicy& queues = store_.queues();
+  if (sharing.shards_state()) {
+    visit_units(
+        [&](const UnitPart& unit) {
+          if (unit.of_experts != sharing.of_experts()) return -1;
+          return store_.add_staged(reduce_block(shape_, unit, queues));
+        },
+        Phase::reduce_gradients);
+    return;
+  }
+  UnitPart all;
+  all.of_experts = sharing.of_experts();
+  step_call(Phase::reduce_gradients, store_.add_staged(bucket_block(shape_, sharing, sharing.elements, queues)),
+            unit_registers(shape_, program_.arena, all, 0));
 }
 
-/// What backward has not reduced yet.
 void StageCompiler::reductions() {
   const QueuePolicy& queues = store_.queues();
   if (const auto channels = lists_.sent_channels(true); !channels.empty()) {
     step_call(Phase::reduce_gradients, store_.add(wait_block(channels, 0, queues)));
   }
-  if (shape_.mesh.data_ranks() > 1 && !shape_.reduces_in_backward() && !shape_.shards_gradients()) {
-    if (shape_.shards_state()) {
-      for_units_staged(Phase::reduce_gradients,
-                       [&](const LayerKind& kind) { return reduce_block(shape_, whole(kind), queues); });
-    } else {
-      step_call(Phase::reduce_gradients, store_.add_staged(bucket_block(shape_, shape_.parameter_elements, queues)),
-                parameter_registers(shape_, program_.arena, 0));
-    }
-  }
+  reduce_all(shape_.sharing);
+  reduce_all(shape_.expert_sharing);
   for_units(Phase::reduce_gradients,
-            [&](const LayerKind& kind) { return finish_reduction_block(shape_, kind, queues); });
+            [&](const UnitPart& unit) { return finish_reduction_block(shape_, unit, queues); });
 }
 
 void StageCompiler::finish(bool training) {
@@ -165,14 +185,14 @@ void StageCompiler::finish(bool training) {
   if (auto block = startup_block(shape_, arena)) step_call(Phase::startup, store_.add(std::move(*block)));
   step_call(Phase::begin_step, store_.add(begin_step_block(shape_, arena, training)));
   if (training) {
-    for_units(Phase::grad_norm, [&](const LayerKind& kind) { return norm_block(shape_, kind, arena); });
+    for_units(Phase::grad_norm, [&](const UnitPart& unit) { return norm_block(shape_, unit, arena); });
   } else if (const auto channels = lists_.sent_channels(false); !channels.empty()) {
     step_call(Phase::grad_norm, store_.add(wait_block(channels, 0, store_.queues())));
   }
   Block metrics = finish_metrics_block(shape_, arena, training, store_.queues());
   if (!metrics.instructions.empty()) step_call(Phase::grad_norm, store_.add(std::move(metrics)));
   if (training) {
-    for_units(Phase::update, [&](const LayerKind& kind) { return update_block(shape_, kind, arena, store_.queues()); });
+    for_units(Phase::update, [&](const UnitPart& unit) { return update_block(shape_, unit, arena, store_.queues()); });
   }
 }
 
@@ -250,7 +270,9 @@ Program StageCompiler::train(int stage) {
 void StageCompiler::forward_only_lists(bool with_loss) {
   ForwardBlocks blocks;
   if (shape_.first) blocks.embedding = compile_embedding_forward(shape_, program_.arena, store_);
-  blocks.layer = compile_layer_forward(shape_, program_.arena, store_);
+  for (const LayerKind* kind : shape_.kinds_of_blocks()) {
+    blocks.layers[kind] = compile_layer_forward(shape_, *kind, program_.arena, store_);
+  }
   if (shape_.last) blocks.head = compile_head_forward(shape_, program_.arena, with_loss, store_);
   for (size_t c = 0; c < shape_.chunks.size(); ++c) {
     program_.chunks.push_back(chunk_of(shape_.chunks[c]));

@@ -18,29 +18,28 @@ Block begin_step_block(const StageShape& shape, const ArenaMap& arena, bool trai
   const auto zero = [&](int32_t buffer) {
     block.instructions.push_back(operation(OpKind::fill_zero, {}, {buffer}, TimeKind::optimizer));
   };
-  zero(metrics_buffer(block, arena, 0, 4));
+  zero(metrics_record(block, arena));
   if (training) {
-    const int64_t elements =
-        shape.shards_gradients() ? shape.parameter_elements / shape.mesh.shard : shape.parameter_elements;
     zero(add_buffer(block, "gradients", Register::absolute, arena.gradients.offset,
-                    {shape.accumulate_dtype(), {elements}}, MemoryKind::gradients));
+                    {shape.accumulate_dtype(), {shape.held(2)}}, MemoryKind::gradients));
   }
   return block;
 }
 
 std::optional<Block> startup_block(const StageShape& shape, const ArenaMap& arena) {
-  const Graph& graph = shape.block.graph;
-  const int constant = graph.find(TensorRole::constant);
-  if (constant < 0) return std::nullopt;
+  const GraphTensor* constant = constant_table(shape);
+  if (constant == nullptr) return std::nullopt;
   Block block{"startup", {}, {}};
-  const int32_t table = add_buffer(block, graph.tensors[constant].name, Register::absolute, arena.constants.offset,
-                                   graph.tensors[constant].type(), MemoryKind::scratch);
-  for (const Node& node : graph.nodes) {
-    if (node.collective != NodeCollective::none) continue;
-    if (node.kind != OpKind::rope && node.kind != OpKind::latent_join) continue;
-    block.instructions.push_back(operation(OpKind::rope_table, {}, {table}, TimeKind::compute));
-    block.instructions.back().attributes = node.attributes;
-    return block;
+  const int32_t table = add_buffer(block, constant->name, Register::absolute, arena.constants.offset, constant->type(),
+                                   MemoryKind::scratch);
+  for (const LayerKind* kind : shape.kinds_of_blocks()) {
+    for (const Node& node : kind->graph.nodes) {
+      if (node.collective != NodeCollective::none) continue;
+      if (node.kind != OpKind::rope && node.kind != OpKind::latent_join) continue;
+      block.instructions.push_back(operation(OpKind::rope_table, {}, {table}, TimeKind::compute));
+      block.instructions.back().attributes = node.attributes;
+      return block;
+    }
   }
   ensure(false, "a constant table belongs to a rotation");
   return std::nullopt;
@@ -49,12 +48,12 @@ std::optional<Block> startup_block(const StageShape& shape, const ArenaMap& aren
 Block finish_metrics_block(const StageShape& shape, const ArenaMap& arena, bool training, const QueuePolicy& queues) {
   Block block{"finish_metrics", {}, {}};
   if (shape.strategy.devices() > 1) {
-    const int32_t sums = metrics_buffer(block, arena, 0, 2);
+    const int32_t sums = metrics_buffer(block, arena, StepMetric{}, kSummedMetrics);
     block.instructions.push_back(collective(InstructionKind::all_reduce, sums, sums, GroupKind::world,
                                             TimeKind::optimizer, queues.inline_queue()));
   }
   if (training) {
-    const int32_t metrics = metrics_buffer(block, arena, 0, 4);
+    const int32_t metrics = metrics_record(block, arena);
     block.instructions.push_back(operation(OpKind::clip_scale, {metrics}, {metrics}, TimeKind::optimizer));
   }
   return block;

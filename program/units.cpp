@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <tuple>
 
 #include "core/error.h"
@@ -16,6 +17,8 @@ bool is_cut(const Weight& weight) {
                      [](const Dim& dim) { return cut_by_tensor_parallelism(dim.name); });
 }
 
+bool is_of_experts(const Weight& weight) { return weight.dims[0].name == DimName::experts; }
+
 bool holds_kv_heads(const Weight& weight) { return weight.dims[0].name == DimName::kv; }
 
 int64_t local_elements(const Weight& weight, const Cut& cut) {
@@ -26,7 +29,8 @@ int64_t local_elements(const Weight& weight, const Cut& cut) {
 
 /// Gate and up are parts of one matrix, and each is padded like an FFN matrix.
 Dim rows_of(const Weight& weight, const WeightPart& part) {
-  const DimName name = weight.dims[0].name;
+  const DimName name = weight.dims[is_of_experts(weight) ? 1 : 0].name;
+  if (name == DimName::expert_gate_up) return {DimName::expert_ffn, part.rows};
   return {name == DimName::gate_up ? DimName::ffn : name, part.rows};
 }
 
@@ -42,6 +46,7 @@ using Group = std::tuple<bool, bool, CountRule, bool, bool, bool>;
 
 CountRule rule_of(const Weight& weight, bool second_holder, const Cut& cut) {
   if (second_holder) return CountRule::nobody;
+  if (is_of_experts(weight)) return CountRule::every_expert_rank;
   if (holds_kv_heads(weight) && cut.kv_copies > 1) return CountRule::first_copy;
   return is_cut(weight) || cut.tp == 1 ? CountRule::every_tensor_rank : CountRule::tensor_rank_zero;
 }
@@ -49,7 +54,8 @@ CountRule rule_of(const Weight& weight, bool second_holder, const Cut& cut) {
 std::set<int> weights_of_products(const Graph& graph) {
   std::set<int> weights;
   for (const Node& node : graph.nodes) {
-    if (node.collective != NodeCollective::none || node.kind != OpKind::linear) continue;
+    const bool is_product = node.kind == OpKind::linear || node.kind == OpKind::expert_linear;
+    if (node.collective != NodeCollective::none || !is_product) continue;
     weights.insert(graph.tensors[static_cast<size_t>(node.inputs.at(1))].weight);
   }
   return weights;
@@ -65,14 +71,22 @@ Interval share_of(int64_t size, int64_t local, int64_t index) {
   return {begin, std::min(size, begin + local)};
 }
 
-/// What a tensor rank counts as in the cut of a dimension.
-int64_t position_in(const Dim& dim, const Cut& cut, int64_t tensor_rank) {
+/// Where a rank stands in the groups that cut weights.
+struct RankPlace {
+  int64_t tensor = 0;
+  ExpertCoordinate expert;
+};
+
+/// What a rank counts as in the cut of a dimension.
+int64_t position_in(const Dim& dim, const Cut& cut, const RankPlace& at) {
+  if (dim.name == DimName::expert_ffn) return at.expert.etp;
   if (!cut_by_tensor_parallelism(dim.name)) return 0;
-  return dim.name == DimName::kv ? tensor_rank / cut.kv_copies : tensor_rank;
+  return dim.name == DimName::kv ? at.tensor / cut.kv_copies : at.tensor;
 }
 
 /// True if a lower tensor rank holds the same.
 bool is_replica(const Weight& weight, const Cut& cut, int64_t tensor_rank) {
+  if (is_of_experts(weight)) return false;
   if (!is_cut(weight)) return tensor_rank > 0;
   return holds_kv_heads(weight) && tensor_rank % cut.kv_copies != 0;
 }
@@ -129,8 +143,8 @@ Unit place_weights(const Graph& sharded, const Placement& placement) {
   const auto in = [](const std::set<int>& set, int weight) { return set.count(weight) != 0; };
   std::map<Group, std::vector<int>> groups;
   for (int w = 0; w < static_cast<int>(sharded.weights.size()); ++w) {
-    if (in(placement.held_elsewhere, w)) continue;
     const Weight& weight = sharded.weights[static_cast<size_t>(w)];
+    if (in(placement.held_elsewhere, w) || is_of_experts(weight) != placement.of_experts) continue;
     const CountRule rule = rule_of(weight, in(placement.second_holder, w), placement.cut);
     groups[{in(products, w), !weight.decay, rule, in(placement.shared, w), in(placement.partial, w), weight.frozen}]
         .push_back(w);
@@ -152,38 +166,68 @@ Unit place_weights(const Graph& sharded, const Placement& placement) {
   return unit;
 }
 
+namespace {
+
+/// The parts of a weight that this rank holds something of. Those of experts are listed expert by expert.
+std::span<const WeightPart> held_parts(const Weight& weight, const Cut& cut, const RankPlace& at) {
+  const std::span<const WeightPart> parts = weight.parts;
+  if (!is_of_experts(weight)) return parts;
+  const auto experts = static_cast<size_t>(weight.dims[0].size);
+  ensure(parts.size() % experts == 0, "every expert has the same parts");
+  const size_t held = static_cast<size_t>(local_size(weight.dims[0], cut)) * (parts.size() / experts);
+  return parts.subspan(static_cast<size_t>(at.expert.ep) * held, held);
+}
+
+/// The slices of one weight that begins at `offset` in whole segments.
+void append_slices(const Weight& weight, int64_t offset, int64_t layer, const Cut& cut, const RankPlace& at,
+                   bool second_holder, std::vector<ParameterSlice>& slices) {
+  const Dim column_dim = weight.dims.size() > 1 ? weight.dims.back() : Dim{DimName::fixed, 1};
+  const int64_t local_columns = local_size(column_dim, cut);
+  const Interval columns = share_of(column_dim.size, local_columns, position_in(column_dim, cut, at));
+  for (const WeightPart& part : held_parts(weight, cut, at)) {
+    const Dim row_dim = rows_of(weight, part);
+    const int64_t local_rows = local_size(row_dim, cut);
+    const Interval rows = share_of(part.rows, local_rows, position_in(row_dim, cut, at));
+    ParameterSlice slice;
+    slice.tensor = layer_name(part.tensor, layer);
+    slice.shape =
+        weight.dims.size() > 1 ? std::vector{part.tensor_rows, column_dim.size} : std::vector{part.tensor_rows};
+    slice.row_begin = part.first_row + rows.begin;
+    slice.row_end = part.first_row + rows.end;
+    slice.column_begin = columns.begin;
+    slice.column_end = columns.end;
+    slice.element_offset = offset;
+    slice.row_stride = local_columns;
+    slice.init = weight.init;
+    slice.decay = weight.decay;
+    slice.transposed_in_file = part.transposed_in_file;
+    slice.of_experts = is_of_experts(weight);
+    slice.replicated = is_replica(weight, cut, at.tensor);
+    slice.second_holder = second_holder;
+    offset += local_rows * local_columns;
+    if (slice.elements() > 0) slices.push_back(std::move(slice));
+  }
+}
+
+}  // namespace
+
 std::vector<ParameterSlice> slices_of(const Graph& sharded, const Unit& unit, int64_t unit_offset, int64_t layer,
                                       const Cut& cut, int64_t tensor_rank, const std::set<int>& second_holder) {
   std::vector<ParameterSlice> slices;
   for (size_t w = 0; w < sharded.weights.size(); ++w) {
     if (unit.offsets[w] < 0) continue;
-    const Weight& weight = sharded.weights[w];
-    const Dim column_dim = weight.dims.size() > 1 ? weight.dims[1] : Dim{DimName::fixed, 1};
-    const int64_t local_columns = local_size(column_dim, cut);
-    const Interval columns = share_of(column_dim.size, local_columns, position_in(column_dim, cut, tensor_rank));
-    int64_t offset = unit_offset + unit.offsets[w];
-    for (const WeightPart& part : weight.parts) {
-      const Dim row_dim = rows_of(weight, part);
-      const int64_t local_rows = local_size(row_dim, cut);
-      const Interval rows = share_of(part.rows, local_rows, position_in(row_dim, cut, tensor_rank));
-      ParameterSlice slice;
-      slice.tensor = layer_name(part.tensor, layer);
-      slice.shape =
-          weight.dims.size() > 1 ? std::vector{part.tensor_rows, column_dim.size} : std::vector{part.tensor_rows};
-      slice.row_begin = part.first_row + rows.begin;
-      slice.row_end = part.first_row + rows.end;
-      slice.column_begin = columns.begin;
-      slice.column_end = columns.end;
-      slice.element_offset = offset;
-      slice.row_stride = local_columns;
-      slice.init = weight.init;
-      slice.decay = weight.decay;
-      slice.transposed_in_file = part.transposed_in_file;
-      slice.replicated = is_replica(weight, cut, tensor_rank);
-      slice.second_holder = second_holder.count(static_cast<int>(w)) != 0;
-      offset += local_rows * local_columns;
-      if (slice.elements() > 0) slices.push_back(std::move(slice));
-    }
+    append_slices(sharded.weights[w], unit_offset + unit.offsets[w], layer, cut, {tensor_rank, {}},
+                  second_holder.count(static_cast<int>(w)) != 0, slices);
+  }
+  return slices;
+}
+
+std::vector<ParameterSlice> expert_slices_of(const Graph& sharded, const Unit& unit, int64_t unit_offset, int64_t layer,
+                                             const Cut& cut, const ExpertCoordinate& place) {
+  std::vector<ParameterSlice> slices;
+  for (size_t w = 0; w < sharded.weights.size(); ++w) {
+    if (unit.offsets[w] < 0) continue;
+    append_slices(sharded.weights[w], unit_offset + unit.offsets[w], layer, cut, {0, place}, false, slices);
   }
   return slices;
 }

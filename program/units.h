@@ -12,6 +12,7 @@
 #include "ops/graph.h"
 #include "program/program.h"
 #include "program/shard.h"
+#include "spec/mesh.h"
 
 namespace foresail {
 
@@ -43,6 +44,7 @@ struct Placement {
   std::set<int> second_holder;   ///< weights that an earlier stage holds too: not counted in the norm
   std::set<int> shared;          ///< weights that embedding and head share: a range of their own
   std::set<int> partial;         ///< weights whose gradients hold only this tensor rank's share
+  bool of_experts = false;       ///< only weights of experts, else only the others
 };
 
 Unit place_weights(const Graph& sharded, const Placement& placement);
@@ -51,6 +53,10 @@ Unit place_weights(const Graph& sharded, const Placement& placement);
 /// `layer` fills "{}". Padding is in no slice.
 std::vector<ParameterSlice> slices_of(const Graph& sharded, const Unit& unit, int64_t unit_offset, int64_t layer,
                                       const Cut& cut, int64_t tensor_rank, const std::set<int>& second_holder);
+
+/// The same for a unit of experts and a rank at `place` of their mesh.
+std::vector<ParameterSlice> expert_slices_of(const Graph& sharded, const Unit& unit, int64_t unit_offset, int64_t layer,
+                                             const Cut& cut, const ExpertCoordinate& place);
 
 /// Whether offsets count in a segment that holds only a shard, or in a whole one.
 enum class SliceCoordinates : uint8_t { shard, whole };

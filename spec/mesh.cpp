@@ -1,5 +1,6 @@
 #include "spec/mesh.h"
 
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -12,11 +13,13 @@ namespace {
 using Key = std::tuple<int32_t, int32_t, int32_t, int32_t>;
 
 bool takes_part(const Mesh& mesh, GroupKind kind, const MeshCoordinate& at) {
+  if (is_expert_group(kind)) return mesh.has_experts;
   if (kind != GroupKind::embedding) return true;
   return mesh.pp > 1 && mesh.embedding_pair && (at.pp == 0 || at.pp == mesh.pp - 1);
 }
 
 Key key_of(const Mesh& mesh, GroupKind kind, const MeshCoordinate& at) {
+  const ExpertCoordinate expert = mesh.expert_coordinate(at);
   switch (kind) {
     case GroupKind::world: return {};
     case GroupKind::tensor: return {at.pp, at.dp, at.cp, 0};
@@ -25,13 +28,17 @@ Key key_of(const Mesh& mesh, GroupKind kind, const MeshCoordinate& at) {
     case GroupKind::replica: return {at.pp, at.tp, mesh.shard_rank(at), 0};
     case GroupKind::kv_copies: return {at.pp, at.dp, at.cp, at.tp / mesh.kv_copies};
     case GroupKind::embedding: return {at.dp, at.cp, at.tp, 0};
+    case GroupKind::expert: return {at.pp, expert.edp, expert.etp, 0};
+    case GroupKind::expert_tensor: return {at.pp, expert.edp, expert.ep, 0};
+    case GroupKind::expert_shard: return {at.pp, expert.ep, expert.etp, mesh.expert_replica_rank(at)};
+    case GroupKind::expert_replica: return {at.pp, expert.ep, expert.etp, mesh.expert_shard_rank(at)};
   }
   return {};
 }
 
 }  // namespace
 
-Mesh Mesh::of(const Strategy& strategy, int64_t kv_heads) {
+Mesh Mesh::of(const Strategy& strategy, int64_t kv_heads, bool has_experts) {
   require_in_range(strategy, "strategy '" + to_text(strategy) + "'");
   Mesh mesh;
   mesh.pp = static_cast<int32_t>(strategy.pp);
@@ -41,6 +48,12 @@ Mesh Mesh::of(const Strategy& strategy, int64_t kv_heads) {
   mesh.shard = static_cast<int32_t>(strategy.shard_ranks());
   if (kv_heads > 0 && strategy.tp > kv_heads) mesh.kv_copies = static_cast<int32_t>(strategy.tp / kv_heads);
   mesh.embedding_pair = strategy.schedule != ScheduleKind::zb_v;
+  if (!has_experts) return mesh;
+  mesh.has_experts = true;
+  mesh.ep = static_cast<int32_t>(strategy.ep);
+  mesh.etp = static_cast<int32_t>(strategy.etp);
+  ensure(mesh.stage_ranks() % (mesh.ep * mesh.etp) == 0, "legal() lets only degrees through that divide a stage");
+  mesh.expert_shard = static_cast<int32_t>(strategy.expert_shard_ranks());
   return mesh;
 }
 
@@ -55,12 +68,29 @@ MeshCoordinate Mesh::coordinate_of(int32_t rank) const {
   return {rank / (dp * cp * tp), rank / (cp * tp) % dp, rank / tp % cp, rank % tp};
 }
 
+ExpertCoordinate Mesh::expert_coordinate(const MeshCoordinate& at) const {
+  const int32_t q = data_rank(at) * tp + at.tp;
+  return {q / (ep * etp), q / etp % ep, q % etp};
+}
+
+std::string_view name_of(GroupKind kind) {
+  constexpr std::string_view kNames[] = {"world",         "tensor",       "context",       "shard",
+                                         "replica",       "kv_copies",    "embedding",     "expert",
+                                         "expert_tensor", "expert_shard", "expert_replica"};
+  static_assert(std::size(kNames) == kGroupKinds);
+  return kNames[static_cast<size_t>(kind)];
+}
+
+bool is_expert_group(GroupKind kind) { return kind >= GroupKind::expert; }
+
 int MeshGroups::index(GroupKind kind, int rank) const {
   return group_of_rank.at(static_cast<size_t>(kind)).at(static_cast<size_t>(rank));
 }
 
 MeshGroups mesh_groups(const Mesh& mesh) {
-  ensure(mesh.data_ranks() % mesh.shard == 0 && mesh.tp % mesh.kv_copies == 0, "groups divide their ranks evenly");
+  ensure(mesh.data_ranks() % mesh.shard == 0 && mesh.tp % mesh.kv_copies == 0 &&
+             mesh.stage_ranks() % (mesh.ep * mesh.etp) == 0 && mesh.edp() % mesh.expert_shard == 0,
+         "groups divide their ranks evenly");
   MeshGroups groups;
   groups.group_of_rank.assign(kGroupKinds, std::vector<int>(static_cast<size_t>(mesh.size()), -1));
   for (int kind = 0; kind < kGroupKinds; ++kind) {

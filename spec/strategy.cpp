@@ -40,6 +40,8 @@ struct FlagKey {
 constexpr std::array<FlagKey, 2> kFurtherFlags{
     {{"ragged_batch", &Strategy::ragged_batch}, {"overlap", &Strategy::overlap}}};
 
+/// Of moe_bound: below 1 not even an even distribution fits.
+constexpr double kLeastBound = 1, kMostBound = 1 << 20;
 /// A key whose value is a floating-point type; left out where the type follows from others.
 struct DtypeKey {
   std::string_view name;
@@ -163,6 +165,17 @@ bool parse_flag(std::string_view key, const std::string& text, const std::string
   refuse(source, key, "'" + text + "' is neither true nor false", "use true or false");
 }
 
+double parse_bound(const std::string& text, const std::string& source) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc{} && end == text.data() + text.size();
+  if (!whole || !(value >= kLeastBound && value <= kMostBound)) {
+    refuse(source, "moe_bound", "'" + text + "' is no number in range",
+           fmt::format("give a number from {} to {}", kLeastBound, kMostBound));
+  }
+  return value;
+}
+
 DType parse_float_type(std::string_view key, const std::string& text, const std::string& source) {
   const std::optional<DType> type = dtype_from_name(text);
   if (type && *type != DType::i32) return *type;
@@ -189,7 +202,9 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
       return;
     }
   }
-  if (key == "schedule") {
+  if (key == "moe_bound") {
+    strategy.moe_bound = parse_bound(text, source);
+  } else if (key == "schedule") {
     strategy.schedule = parse_choice(key, text, kSchedules, source);
   } else if (key == "recompute") {
     strategy.recompute = parse_choice(key, text, kRecomputes, source);
@@ -205,7 +220,7 @@ void set_key(Strategy& strategy, const std::string& key, const std::string& text
     refuse(source, key, "is unknown",
            "use dp, tp, pp, cp, ep, etp, virtual_stages, micro_batch, schedule, sequence_parallel, zero_stage, "
            "recompute, recompute_layers, zero_group, context, ragged_batch, stage_layers, overlap, bucket_bytes, "
-           "reduce_dtype, accumulate_dtype");
+           "reduce_dtype, accumulate_dtype, moe_bound");
   }
 }
 
@@ -264,6 +279,7 @@ std::vector<std::string> further_items(const Strategy& s) {
   for (const DtypeKey& key : kDtypes) {
     if (s.*key.field) items.push_back(fmt::format("{}={}", key.name, name_of(*(s.*key.field))));
   }
+  if (s.moe_bound != usual.moe_bound) items.push_back(fmt::format("moe_bound={}", s.moe_bound));
   return items;
 }
 
@@ -323,6 +339,10 @@ StrategyText parse_strategy(const std::string& text) {
 void require_in_range(const Strategy& strategy, const std::string& source) {
   for (const NumberKey& key : kNumberKeys) require_in_range(key, strategy.*key.field, source);
   for (const NumberKey& key : kFurtherNumberKeys) require_in_range(key, strategy.*key.field, source);
+  if (!(strategy.moe_bound >= kLeastBound && strategy.moe_bound <= kMostBound)) {
+    refuse(source, "moe_bound", fmt::format("{} is out of range", strategy.moe_bound),
+           fmt::format("give a number from {} to {}", kLeastBound, kMostBound));
+  }
   int64_t devices = 1;
   for (const int64_t degree : {strategy.dp, strategy.tp, strategy.pp, strategy.cp}) {
     devices *= degree;  // both at most 2^20 here, so the product cannot overflow

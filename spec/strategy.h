@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,6 +53,8 @@ struct Strategy {
   bool overlap = false;               ///< gradient reduction, parameter gathers and sends run beside the compute queue
   int64_t bucket_bytes = 0;           ///< gradients reduced together while backward still runs; 0: all after backward
   std::optional<DType> reduce_dtype;  ///< of gradients while ranks sum them; none: as they are accumulated
+  /// Room for the rows that a rank sends to the experts of another, in multiples of their mean number.
+  double moe_bound = 2;
   /// Of gradients while micro-batches are summed, and of what norm and optimizer read; none: as backward makes them.
   std::optional<DType> accumulate_dtype;
 
@@ -60,6 +63,12 @@ struct Strategy {
   int64_t data_ranks() const { return dp * cp; }
   /// Ranks that share one copy of what ZeRO shards; 1 without ZeRO.
   int64_t shard_ranks() const { return zero_stage == 0 ? 1 : zero_group == 0 ? data_ranks() : zero_group; }
+  /// Ranks that hold the same experts, and how many of them share one copy of what ZeRO shards (zero_group where it
+  /// divides them).
+  int64_t expert_copies() const { return dp * cp * tp / (ep * etp); }
+  int64_t expert_shard_ranks() const {
+    return zero_stage == 0 ? 1 : zero_group == 0 ? expert_copies() : std::gcd(expert_copies(), zero_group);
+  }
   bool operator==(const Strategy&) const = default;
 };
 

@@ -7,6 +7,8 @@
 namespace foresail {
 namespace {
 
+constexpr double kMostBound = 1 << 20;
+
 /// The value of `key` in a strategy's text, empty if it is not there.
 std::string text_value(const Strategy& strategy, const std::string& key) {
   const std::string text = "," + to_text(strategy) + ",";
@@ -65,6 +67,7 @@ Json strategy_form(const Strategy& s) {
             {"ragged_batch", s.ragged_batch},
             {"overlap", s.overlap},
             {"bucket_bytes", s.bucket_bytes},
+            {"moe_bound", s.moe_bound},
             {"devices", s.devices()}};
   for (const TextKey& key : kTextKeys) json[key.name] = text_value(s, key.name);
   json["context"] = std::string(name_of(s.context));
@@ -92,6 +95,7 @@ Strategy strategy_from(const JsonObject& object) {
   s.ragged_batch = object.get_bool("ragged_batch", s.ragged_batch);
   s.overlap = object.get_bool("overlap", s.overlap);
   s.bucket_bytes = object.get_int("bucket_bytes", s.bucket_bytes, 0, int64_t{1} << 40);
+  s.moe_bound = object.get_number("moe_bound", s.moe_bound, 1, kMostBound);
   require_in_range(s, object.source() + ": strategy");
   if (object.get_int("devices", s.devices(), 1, kMostDevices) != s.devices()) {
     object.fail("devices", "is not dp x tp x pp x cp", "correct or remove it");

@@ -47,12 +47,14 @@ void RunLog::on_step(const StepRecord& record) {
                 .mfu = mfu > 0 ? std::optional(mfu) : std::nullopt,
                 .resident_bytes = {},
                 .validation_loss = record.validation_loss,
+                .auxiliary_loss = record.auxiliary_loss,
                 .skipped = record.skipped};
   if (metrics_ != nullptr) metrics_->append(line);
   std::vector<std::pair<std::string, double>> scalars{{"loss", record.loss},
                                                       {"grad_norm", record.grad_norm},
                                                       {"learning_rate", record.learning_rate},
                                                       {"tokens_per_second", line.tokens_per_second}};
+  if (record.auxiliary_loss) scalars.emplace_back("auxiliary_loss", *record.auxiliary_loss);
   if (record.validation_loss) scalars.emplace_back("validation_loss", *record.validation_loss);
   board_.append(record.step, scalars);
   progress_.update({.step = record.step,

@@ -108,6 +108,7 @@ Strategy strategy_of(const Program& program) {
   const Mesh& mesh = program.mesh;
   Strategy strategy;
   strategy.dp = mesh.dp, strategy.tp = mesh.tp, strategy.pp = mesh.pp, strategy.cp = mesh.cp;
+  strategy.ep = mesh.ep, strategy.etp = mesh.etp;
   strategy.virtual_stages = std::max<int64_t>(1, static_cast<int64_t>(program.chunks.size()));
   strategy.micro_batch = program.sequence_length > 0 ? sequences_per_micro_batch(program) : 1;
   strategy.schedule = schedule_of(program);
@@ -117,8 +118,9 @@ Strategy strategy_of(const Program& program) {
   strategy.sequence_parallel = any_instruction(program, [](const Instruction& i) {
     return i.kind == InstructionKind::reduce_scatter && i.group == GroupKind::tensor;
   });
-  const bool exchanges =
-      any_instruction(program, [](const Instruction& i) { return i.kind == InstructionKind::all_to_all; });
+  const bool exchanges = any_instruction(program, [](const Instruction& i) {
+    return i.kind == InstructionKind::all_to_all && i.group == GroupKind::context;
+  });
   if (exchanges) strategy.context = ContextKind::all_to_all;
   const auto replays = [](const Instruction& i) { return i.time == TimeKind::recompute; };
   const auto replays_products = [&](const Instruction& i) { return replays(i) && i.op == OpKind::linear; };

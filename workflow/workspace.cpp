@@ -5,6 +5,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "core/parallel.h"
 #include "kernels/device.h"
@@ -23,7 +24,9 @@ void add_used(const SearchRequest& request, const Strategy& strategy, const Targ
   job.batch_ramp.clear();  // its Programs have the same ops
   for (int stage = 0; stage < strategy.pp; ++stage) {
     const ProgramSet set = compile(request.model, job, strategy, target, stage, asked);
-    for (const Program* program : {&set.train, &set.evaluate}) {
+    std::vector<const Program*> programs{&set.train, &set.evaluate};
+    for (const Program& program : set.fallback) programs.push_back(&program);
+    for (const Program* program : programs) {
       for (const auto& [signature, bytes] : used_workspaces(*program)) {
         int64_t& known = used[signature];
         known = std::max(known, bytes);

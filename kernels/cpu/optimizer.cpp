@@ -1,5 +1,5 @@
-// Step bookkeeping and AdamW over flat ranges, each in one pass. The metrics record holds loss sum, squared norm,
-// gradient norm, clip factor.
+// Step bookkeeping and AdamW over flat ranges, each in one pass. The metrics record:
+// ops/metrics_record.h.
 #include "kernels/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/internal.h"
 #include "kernels/cpu/simd-inl.h"
+#include "ops/metrics_record.h"
 
 #ifndef FORESAIL_KERNELS_CPU_OPTIMIZER_ARGUMENTS
 #define FORESAIL_KERNELS_CPU_OPTIMIZER_ARGUMENTS
@@ -148,7 +149,9 @@ HWY_EXPORT(squares_of_wide);
 HWY_EXPORT(adamw_range);
 HWY_EXPORT(adamw_range_wide);
 
-constexpr int kSquaredNorm = 1, kNorm = 2, kFactor = 3;  // of the metrics record
+// Of the metrics record.
+constexpr auto kSquaredNorm = index_of(StepMetric::squared_norm), kOverflow = index_of(StepMetric::overflow),
+               kNorm = index_of(StepMetric::grad_norm), kFactor = index_of(StepMetric::clip_factor);
 
 void run_fill_zero(const OpInstance& op, const KernelArguments& a) {
   parallel_ranges(op.outputs[0].bytes(), 16 * kElementGrain, [&](int64_t begin, int64_t end, int) {
@@ -158,6 +161,7 @@ void run_fill_zero(const OpInstance& op, const KernelArguments& a) {
 
 /// True if this rank adds its share to a sum over all ranks.
 bool counts(CountRule rule, const KernelContext& context) {
+  if (rule == CountRule::every_expert_rank) return context.expert_replica_rank == 0;
   if (context.replica_rank != 0 || rule == CountRule::nobody) return false;
   if (rule == CountRule::first_copy) return context.tensor_rank % context.kv_copies == 0;
   return rule == CountRule::every_tensor_rank || context.tensor_rank == 0;
@@ -184,20 +188,20 @@ void run_squared_norm(const OpInstance& op, const KernelArguments& a) {
   for (int thread = 0; thread < team; ++thread) output<double>(a, 0)[0] += sums[thread * kSumStride];
 }
 
-/// Clipping by global norm (Pascanu, Mikolov & Bengio 2013). A norm that is not finite gives factor 0: skip the update.
+/// Clipping by global norm (Pascanu, Mikolov & Bengio 2013). A norm that is not finite, or rows for experts that found no
+/// room, give factor 0: skip the update.
 void run_clip_scale(const OpInstance&, const KernelArguments& a) {
   const double* in = input<double>(a, 0);
   double* out = output<double>(a, 0);
   const StepInputs& step = *a.context.step;
   const double norm = std::sqrt(in[kSquaredNorm]) / step.loss_scale, bound = step.clip_norm;
   double factor = 1 / step.loss_scale;
-  if (!std::isfinite(norm)) {
+  if (!std::isfinite(norm) || in[kOverflow] > 0) {
     factor = 0;
   } else if (bound > 0 && norm > bound) {
     factor *= bound / norm;
   }
-  out[0] = in[0];
-  out[kSquaredNorm] = in[kSquaredNorm];
+  std::copy_n(in, kSummedMetrics, out);
   out[kNorm] = norm;
   out[kFactor] = factor;
 }
@@ -230,7 +234,8 @@ AdamW<T> adamw_of(const OpInstance& op, const KernelArguments& a) {
 
 void run_adamw(const OpInstance& op, const KernelArguments& a) {
   const double* metrics = input<double>(a, 1);
-  if (metrics[kFactor] == 0 && !std::isfinite(metrics[kNorm])) return;
+  // A factor of 0 alone is no reason: it may be an underflow.
+  if (metrics[kFactor] == 0 && (!std::isfinite(metrics[kNorm]) || metrics[kOverflow] > 0)) return;
   const auto over_range = [&](const auto& body) {
     parallel_ranges(op.inputs[0].elements(), kElementGrain, [&](int64_t begin, int64_t end, int) { body(begin, end); });
   };
@@ -249,8 +254,8 @@ std::span<const CpuOp> optimizer_ops() {
   static constexpr CpuOp kOps[] = {
       {OpKind::fill_zero, "-> x:any[n*]", run_fill_zero},
       {OpKind::squared_norm, "g:real[n*] -> sum:f64[1]", run_squared_norm, squared_norm_workspace},
-      {OpKind::clip_scale, "metrics:f64[4] -> metrics:f64[4]", run_clip_scale},
-      {OpKind::adamw, "g:real[n*] metrics:f64[4] -> p[n*] m[n*] v[n*] master?[n*]", run_adamw},
+      {OpKind::clip_scale, "metrics:f64[6] -> metrics:f64[6]", run_clip_scale},
+      {OpKind::adamw, "g:real[n*] metrics:f64[6] -> p[n*] m[n*] v[n*] master?[n*]", run_adamw},
   };
   return kOps;
 }

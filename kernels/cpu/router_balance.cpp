@@ -180,7 +180,8 @@ struct RowBalance {
       : counts(input(a, 2) + map.sequence(row) * 3 * op.attributes.experts) {
     const int64_t experts = op.attributes.experts;
     const double valid = counts[2 * experts], rows = counts[2 * experts + 1];
-    const double of_token = a.context.step->inverse_valid_tokens;
+    const bool backward = op.kind == OpKind::moe_balance_backward;
+    const double of_token = backward ? a.context.step->gradient_weight() : a.context.step->inverse_valid_tokens;
     weight = of_token * valid * op.attributes.balance_coefficient * static_cast<double>(experts) /
              (static_cast<double>(op.attributes.experts_per_token) * rows * rows);
     z_weight = input<int32_t>(a, 1)[row] >= 0 ? of_token * op.attributes.z_coefficient : 0;

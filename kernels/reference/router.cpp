@@ -182,7 +182,8 @@ struct RowBalance {
       : counts(stats + map.sequence(t) * 3 * run.attributes().experts) {
     const OpAttributes& a = run.attributes();
     const double valid = counts[2 * a.experts], rows = counts[2 * a.experts + 1];
-    const double of_token = run.step().inverse_valid_tokens;
+    const bool backward = run.op.kind == OpKind::moe_balance_backward;
+    const double of_token = backward ? run.step().gradient_weight() : run.step().inverse_valid_tokens;
     const double choices = static_cast<double>(a.experts_per_token) * rows;
     weight = of_token * valid * a.balance_coefficient * static_cast<double>(a.experts) / (choices * rows);
     z_weight = target >= 0 ? of_token * a.z_coefficient : 0;

@@ -98,6 +98,17 @@ StepSeconds Evaluator::mean_step(const Strategy& strategy, Prediction& predicted
   return mean;
 }
 
+/// A run also lays out the Program that repeats a step whose rows for experts found no room. How often that happens is
+/// not known beforehand: it costs memory here, time only in a run.
+void Evaluator::add_fallback(const Strategy& strategy, Prediction& predicted) const {
+  if (!can_overflow(model_, job_.sequence_length, strategy)) return;
+  std::vector<Program> programs;
+  for (int stage = 0; stage < strategy.pp; ++stage) {
+    programs.push_back(compile_fallback(model_, job_, strategy, target_, stage, job_.global_batch));
+  }
+  take_larger_memory(memory_prediction(programs, target_), predicted);
+}
+
 Candidate Evaluator::play(const Strategy& strategy, std::span<const Program> stages, bool record_events,
                           Simulation* simulation) const {
   Candidate candidate;
@@ -117,6 +128,7 @@ Candidate Evaluator::play(const Strategy& strategy, std::span<const Program> sta
   const double peak = peak_flops_per_second(machine_, precision_of(job_), devices_);
   fill_rates(stages, strategy.devices(), peak, predicted);
   candidate.mean_step = mean_step(strategy, predicted);
+  add_fallback(strategy, predicted);
   candidate.budget = budget_for(candidate.mean_step);
   if (simulation != nullptr) *simulation = std::move(played);
   return candidate;

@@ -26,6 +26,7 @@ class Evaluator {
   /// Over the run: the smaller steps of a batch ramp are compiled and played too. What one of them needs beyond the full
   /// step's memory goes into `predicted`.
   StepSeconds mean_step(const Strategy& strategy, Prediction& predicted) const;
+  void add_fallback(const Strategy& strategy, Prediction& predicted) const;
 
   const ModelSpec& model_;
   const Job& job_;

@@ -1,6 +1,7 @@
 // Recompute choices between the presets: what the memory that is left can keep, with the least replay.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "planner/search/evaluate.h"
 #include "program/recompute_solver.h"
+#include "program/stage_shape.h"
 
 namespace foresail {
 
@@ -18,7 +20,8 @@ struct StageMix {
   Program program;                   ///< compiled with them
 };
 
-/// Mixes for the strategies of one device count. Fronts of layers are solved once per degrees and micro-batch.
+/// Mixes for the strategies of one device count. Fronts of layers are solved once per degrees and micro-batch, for each kind
+/// of block.
 class RecomputeMixer {
  public:
   /// All references must outlive the mixer.
@@ -36,13 +39,15 @@ class RecomputeMixer {
     RecomputeFront front;
     int64_t full_bytes = 0;  ///< kept by full recompute
   };
-  const PricedLayer& layer_of(const Strategy& strategy, const Program& program);
+  using PricedLayers =
+      std::array<PricedLayer, kBlockKinds>;  ///< by BlockKind; what no layer of the stage is stays empty
+  const PricedLayers& layers_of(const Strategy& strategy, const Program& program);
 
   const ModelSpec& model_;
   const Job& job_;
   const Machine& machine_;
   const Evaluator& evaluator_;
-  std::map<std::string, PricedLayer> layers_;
+  std::map<std::string, PricedLayers> layers_;
 };
 
 /// Rules of several stages as one list: in order, equal neighbours joined, layers that replay nothing left out.

@@ -76,8 +76,8 @@ struct Ranked {
 /// Ties go to less memory, fewer devices, then the simpler strategy.
 auto order_of(const Ranked& plan) {
   const Strategy& s = plan.candidate.strategy;
-  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.cp, s.recompute,
-                         s.virtual_stages, s.schedule, s.zero_stage, s.sequence_parallel, s.micro_batch,
+  return std::make_tuple(plan.worth, plan.candidate.predicted.peak_bytes, s.devices(), s.pp, s.tp, s.cp, s.ep, s.etp,
+                         s.recompute, s.virtual_stages, s.schedule, s.zero_stage, s.sequence_parallel, s.micro_batch,
                          s.recompute_layers.size());
 }
 bool better(const Ranked& a, const Ranked& b) { return order_of(a) < order_of(b); }
@@ -89,8 +89,11 @@ class ProductBound {
 
   /// 0: nothing is known (the plain variant is not legal, or stages were sized by hand).
   double seconds(const Strategy& strategy) {
-    const Strategy plain = plain_variant(strategy);
-    if (!plain.stage_layers.empty()) return 0;
+    const ExpertSpec& moe = request_.model.moe;
+    const Strategy plain = plain_variant(strategy, moe.experts > 0);
+    // Stage 0 stands for the fullest one only where all layers are alike.
+    const bool alike = moe.experts == 0 || moe.first_dense_layers == 0;
+    if (!plain.stage_layers.empty() || !alike) return 0;
     const auto [at, is_new] = known_.try_emplace(to_text(plain), 0.0);
     if (is_new && legal(request_.model, request_.job, plain).empty()) at->second = of_plain(plain);
     return at->second;

@@ -86,11 +86,13 @@ class Enumeration {
 
   std::vector<int64_t> zero_stages() const {
     if (fixes("zero_stage")) return {request_.fixed.strategy.zero_stage};
-    return strategy_.data_ranks() > 1 ? std::vector<int64_t>{0, 1, 3} : std::vector<int64_t>{0};
+    const bool shares = strategy_.data_ranks() > 1 || (request_.model.moe.experts > 0 && strategy_.expert_copies() > 1);
+    return shares ? std::vector<int64_t>{0, 1, 3} : std::vector<int64_t>{0};
   }
 
   std::vector<bool> sequence_parallel() const {
     if (fixes("sequence_parallel")) return {request_.fixed.strategy.sequence_parallel};
+    if (strategy_.tp > 1 && request_.model.moe.experts > 0) return {true};
     return strategy_.tp > 1 ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
@@ -100,7 +102,31 @@ class Enumeration {
     return {Recompute::none, Recompute::selective, Recompute::full};
   }
 
+  /// Degrees of experts that fit the stage's ranks: (ep, etp).
+  std::vector<std::pair<int64_t, int64_t>> expert_degrees() const {
+    const int64_t experts = request_.model.moe.experts, ranks = strategy_.dp * strategy_.cp * strategy_.tp;
+    const Strategy& fixed = request_.fixed.strategy;
+    if (experts == 0) return {{fixed.ep, fixed.etp}};
+    std::vector<std::pair<int64_t, int64_t>> result;
+    for (const int64_t ep : degrees("ep", fixed.ep, ranks)) {
+      if (experts % ep != 0) continue;
+      for (const int64_t etp : degrees("etp", fixed.etp, ranks / ep)) {
+        // An expert is narrow: more ranks than a tensor group share it only where somebody asks for that.
+        if (etp <= strategy_.tp || fixes("etp")) result.emplace_back(ep, etp);
+      }
+    }
+    if (result.empty()) result.emplace_back(fixed.ep, fixed.etp);  // refused by `legal`, with its reason
+    return result;
+  }
+
   void add_variants() {
+    for (const auto& [ep, etp] : expert_degrees()) {
+      strategy_.ep = ep, strategy_.etp = etp;
+      add_variants_of_degrees();
+    }
+  }
+
+  void add_variants_of_degrees() {
     std::set<std::string> reasons;
     for (const ScheduleChoice& schedule : schedules()) {
       strategy_.schedule = schedule.kind, strategy_.virtual_stages = schedule.virtual_stages;
@@ -145,11 +171,11 @@ int64_t micro_batches_of(const Job& job, const Strategy& strategy) {
   return divide_up(job.global_batch, strategy.dp * strategy.micro_batch);
 }
 
-Strategy plain_variant(const Strategy& strategy) {
+Strategy plain_variant(const Strategy& strategy, bool has_experts) {
   Strategy plain = strategy;
   plain.schedule = ScheduleKind::one_f_one_b;
   plain.virtual_stages = 1;
-  plain.sequence_parallel = false;
+  if (!has_experts) plain.sequence_parallel = false;
   plain.zero_stage = 0, plain.zero_group = 0;
   plain.recompute = Recompute::none;
   plain.recompute_layers.clear();
@@ -164,7 +190,7 @@ Strategy plain_variant(const Strategy& strategy) {
 const MemoryBound::Stage& MemoryBound::stage_of(const Strategy& strategy) {
   Strategy whole = strategy;  // no shard, no micro-batch: what differs between keys must differ in this text
   whole.zero_stage = 0, whole.zero_group = 0;
-  whole.dp = 1, whole.cp = 1, whole.micro_batch = 1;
+  whole.dp = 1, whole.cp = 1, whole.ep = 1, whole.etp = 1, whole.micro_batch = 1;
   whole.sequence_parallel = false;
   whole.recompute = Recompute::none;
   whole.recompute_layers.clear();
@@ -172,7 +198,7 @@ const MemoryBound::Stage& MemoryBound::stage_of(const Strategy& strategy) {
   Stage& stage = at->second;
   if (!is_new) return stage;
   for (const ParameterSlice& slice : rank_slices(model_, whole, {}).parameters) {
-    if (!slice.second_holder) stage.parameters += slice.elements();
+    if (!slice.second_holder) (slice.of_experts ? stage.experts : stage.parameters) += slice.elements();
   }
   const std::vector<StageLayers> layers = stage_layers(model_.layers, strategy);
   for (int32_t chunk = 0; chunk < strategy.virtual_stages; ++chunk) {
@@ -194,8 +220,10 @@ int64_t MemoryBound::bytes(const Strategy& strategy) {
   const Stage& stage = stage_of(strategy);
   const int64_t shard = strategy.shard_ranks();
   const auto segment = [&](int64_t bytes_per_element, int64_t cut_from) {
-    const int64_t elements = strategy.zero_stage >= cut_from ? stage.parameters / shard : stage.parameters;
-    return elements * bytes_per_element;
+    const bool cut = strategy.zero_stage >= cut_from;
+    const int64_t experts = stage.experts / (strategy.ep * strategy.etp);
+    return (stage.parameters / (cut ? shard : 1) + experts / (cut ? strategy.expert_shard_ranks() : 1)) *
+           bytes_per_element;
   };
   const int64_t state = 2 * size_of(precision.moment) + (precision.master_copy ? size_of(DType::f32) : 0);
   const DType gradient = strategy.accumulate_dtype.value_or(precision.gradient);

@@ -37,8 +37,8 @@ class MemoryBound {
 
  private:
   struct Stage {
-    int64_t parameters = 0;             ///< elements
-    std::vector<int64_t> chunk_layers;  ///< of each chunk
+    int64_t parameters = 0, experts = 0;  ///< elements; of experts those of all ranks
+    std::vector<int64_t> chunk_layers;    ///< of each chunk
   };
   const Stage& stage_of(const Strategy& strategy);
   const std::vector<int32_t>& slots_of(const Strategy& strategy, int64_t micro_batches);
@@ -53,8 +53,9 @@ class MemoryBound {
 int64_t micro_batches_of(const Job& job, const Strategy& strategy);
 
 /// The plain variant of a strategy: same degrees, micro-batch and what shapes its products, none of ZeRO, sequence
-/// parallelism, recompute or another schedule. Its products are part of every variant's work.
-Strategy plain_variant(const Strategy& strategy);
+/// parallelism (which a model with experts must have), recompute or another schedule. Its products are part of every
+/// variant's work.
+Strategy plain_variant(const Strategy& strategy, bool has_experts = false);
 
 /// Seconds of all matrix products and attention of one stage in a step. Of the plain variant's stage 0, which has as many
 /// layers as the fullest stage of any variant, a bound on the step of every variant.

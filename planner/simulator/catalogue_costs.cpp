@@ -7,8 +7,10 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "core/round_up.h"
 #include "ops/op_table.h"
 #include "planner/simulator/cost_model.h"
+#include "planner/simulator/expert_load.h"
 #include "planner/simulator/gemm_model.h"
 
 namespace foresail {
@@ -23,6 +25,7 @@ struct Generation {
 constexpr std::array<Generation, 2> kGenerations = {{{"A100", 150, 0.34}, {"H100", 300, 0.19}}};
 constexpr double kFlashBackwardRate = 0.9;  // backward relative to forward, per FLOP
 constexpr double kBatchedScoreRate = 0.6;   // batched products of unfused attention relative to large products
+constexpr int64_t kGroupAlignment = 8;      // rows of an expert in a group of products
 constexpr double kAccumulateTraffic = 3;    // unfused "grad += new": read both, write one
 
 // A ring of g ranks inside a node reaches the stack's fraction of the links less this share over g: NCCL tables of A100
@@ -48,6 +51,7 @@ class CatalogueCosts final : public CostModel {
  private:
   double peak(DType type) const;
   double product_seconds(const OpInstance& op) const;
+  double expert_product_seconds(const OpInstance& op) const;
   double score_product_seconds(const OpInstance& op) const;
   Cost exchange(InstructionKind kind, int64_t bytes, const GroupSpan& span) const;
   double node_link(const GroupSpan& span) const;
@@ -124,6 +128,25 @@ double CatalogueCosts::product_seconds(const OpInstance& op) const {
   return gemm_seconds(shape, gemm_device(op.inputs[0].dtype, 1)) + accumulate_seconds;
 }
 
+/// One batched product over the experts, each with its share of the rows in use.
+double CatalogueCosts::expert_product_seconds(const OpInstance& op) const {
+  const bool of_weight = op.kind == OpKind::expert_linear_backward_weight;
+  const auto& weight = (of_weight ? op.outputs[0] : op.inputs[1]).shape;
+  const int64_t rows = std::max<int64_t>(1, op.attributes.routed_rows);
+  // Kernels for groups of products pad each to whole rows of tiles.
+  const int64_t experts = std::min(weight[0], rows), share = round_up(divide_up(rows, experts), kGroupAlignment);
+  GemmWork shape{share, weight[1], weight[2], experts, bytes_of(op)};
+  double accumulate_seconds = 0;
+  if (op.kind == OpKind::expert_linear_backward_input) std::swap(shape.n, shape.k);
+  if (of_weight) {
+    shape.m = weight[1], shape.n = weight[2], shape.k = share;
+    const double gradient_bytes = static_cast<double>(op.outputs[0].bytes());
+    shape.bytes -= gradient_bytes;
+    accumulate_seconds = kAccumulateTraffic * gradient_bytes / memory_bytes_per_second_;
+  }
+  return gemm_seconds(shape, gemm_device(op.inputs[0].dtype, 1)) + accumulate_seconds;
+}
+
 double CatalogueCosts::score_product_seconds(const OpInstance& op) const {
   const OpAttributes& attributes = op.attributes;
   const int64_t s = attributes.sequence_length;
@@ -138,11 +161,14 @@ double CatalogueCosts::score_product_seconds(const OpInstance& op) const {
                   bytes_of(op) / memory_bytes_per_second_);
 }
 
-Cost CatalogueCosts::op_seconds(const OpInstance& op) const {
+Cost CatalogueCosts::op_seconds(const OpInstance& instance) const {
+  const OpInstance op = on_busiest_rank(instance);
   const double memory_seconds = bytes_of(op) / memory_bytes_per_second_;
   double seconds = memory_seconds;
   switch (info(op.kind).op_class) {
-    case OpClass::matrix_product: seconds = product_seconds(op); break;
+    case OpClass::matrix_product:
+      seconds = is_expert_product(op.kind) ? expert_product_seconds(op) : product_seconds(op);
+      break;
     case OpClass::attention: {
       const double rate = generation_.flash_rate * (op.kind == OpKind::attention ? 1 : kFlashBackwardRate);
       seconds = std::max(memory_seconds, flops_of(op) / (peak(op.inputs[0].dtype) * rate));

@@ -50,6 +50,11 @@ Pattern pattern_of(const Mesh& mesh, GroupKind group) {
     case GroupKind::shard: return {mesh.shard, mesh.tp};
     case GroupKind::replica: return {mesh.data_ranks() / mesh.shard, int64_t{mesh.shard} * mesh.tp};
     case GroupKind::kv_copies: return {mesh.kv_copies, 1};
+    case GroupKind::expert: return {mesh.ep, mesh.etp};
+    case GroupKind::expert_tensor: return {mesh.etp, 1};
+    case GroupKind::expert_shard: return {mesh.expert_shard, int64_t{mesh.ep} * mesh.etp};
+    case GroupKind::expert_replica:
+      return {mesh.edp() / mesh.expert_shard, int64_t{mesh.expert_shard} * mesh.ep * mesh.etp};
     case GroupKind::world:
     case GroupKind::embedding: break;
   }

@@ -15,6 +15,7 @@ namespace {
 double replayed_once(const OpInstance& op) {
   switch (op.kind) {
     case OpKind::linear:
+    case OpKind::expert_linear:
     case OpKind::attention_scores:
     case OpKind::attention_context: return flops_of(op);
     case OpKind::attention:

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "ops/op_table.h"
+#include "planner/simulator/expert_load.h"
 
 namespace foresail {
 namespace {
@@ -16,7 +17,7 @@ struct Parsed {
   OpKind kind{};
   std::string_view dtype, other_dtype;
   std::vector<std::vector<int64_t>> inputs, outputs;
-  int64_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, sequence = 0, window = 0, context = 1;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0, sequence = 0, window = 0, context = 1, routed_rows = 0;
   bool dropout = false;
 };
 
@@ -63,6 +64,7 @@ bool parse_attribute(std::string_view text, Parsed& parsed) {
     case 'a': return parse_heads(text, parsed);
     case 'c': return parse_int(text.substr(1), parsed.context);
     case 'f': parsed.other_dtype = text; return text.starts_with("from_");
+    case 'r': return parse_int(text.substr(1), parsed.routed_rows);
     case 'v': return parse_int(text.substr(1), parsed.value_dim);
     case 'w': return parse_int(text.substr(1), parsed.window);
     case 'p': parsed.dropout = true; return text.size() == 1;
@@ -124,6 +126,25 @@ bool place_product(const Parsed& parsed, OpShape& shape) {
   return m > 0 && n > 0 && k > 0;
 }
 
+/// log2 of (rows of an expert, columns, inner columns, experts); FLOPs of the rows in use.
+bool place_expert_product(const Parsed& parsed, OpShape& shape) {
+  const bool of_weight = parsed.kind == OpKind::expert_linear_backward_weight;
+  const auto& weights = of_weight ? parsed.outputs : parsed.inputs;
+  const size_t at = of_weight ? 0 : 1;
+  if (weights.size() <= at || weights[at].size() != 3 || parsed.inputs[0].size() != 2 || parsed.outputs.empty())
+    return false;
+  const std::vector<int64_t>& weight = weights[at];
+  const double buffer = static_cast<double>(parsed.inputs[0][0]);
+  const double rows = parsed.routed_rows > 0 ? static_cast<double>(parsed.routed_rows) : buffer;
+  const double experts = static_cast<double>(weight[0]), outer = static_cast<double>(weight[1]),
+               inner = static_cast<double>(weight[2]);
+  if (rows <= 0 || elements_of(weight) <= 0) return false;
+  shape.work = 2 * rows * outer * inner;
+  shape.position = {std::log2(rows / experts), std::log2(outer), std::log2(inner), std::log2(experts)};
+  shape.terms = {1, rows * inner, experts * outer * inner, elements_of(parsed.outputs[0]), shape.work};
+  return true;
+}
+
 /// log2 of (sequence, mean width of keys and values, heads of all sequences); work is proportional to the causal FLOPs.
 bool place_attention(const Parsed& parsed, OpShape& shape) {
   if (parsed.head_dim <= 0 || parsed.sequence <= 0 || parsed.heads <= 0) return false;
@@ -170,7 +191,8 @@ std::optional<OpShape> parse_signature(std::string_view text) {
   if (parsed->kind != OpKind::cast && !parsed->other_dtype.empty())
     shape.family += fmt::format("/{}", parsed->other_dtype);
   if (info(parsed->kind).op_class == OpClass::matrix_product) {
-    if (!place_product(*parsed, shape)) return std::nullopt;
+    const auto place = is_expert_product(parsed->kind) ? place_expert_product : place_product;
+    if (!place(*parsed, shape)) return std::nullopt;
   } else if (is_attention_product(parsed->kind)) {
     if (!place_attention(*parsed, shape)) return std::nullopt;
   } else {

@@ -17,6 +17,7 @@
 #include "ops/rounded_storage.h"
 #include "planner/simulator/comm_cost_table.h"
 #include "planner/simulator/cost_model.h"
+#include "planner/simulator/expert_load.h"
 #include "planner/simulator/op_cost_table.h"
 
 namespace foresail {
@@ -61,7 +62,11 @@ bool moves_or_adds(OpKind kind) {
     case OpKind::heads_split:
     case OpKind::heads_merge:
     case OpKind::rows_split:
-    case OpKind::rows_merge: return true;
+    case OpKind::rows_merge:
+    case OpKind::moe_dispatch:
+    case OpKind::moe_dispatch_backward:
+    case OpKind::moe_combine:
+    case OpKind::moe_combine_backward: return true;
     default: return false;
   }
 }
@@ -172,7 +177,8 @@ std::string ProfiledCosts::note() const {
   return taken_.empty() ? text : text + ": foresail profile --for MODEL with a larger --budget measures more";
 }
 
-Cost ProfiledCosts::op_seconds(const OpInstance& op) const {
+Cost ProfiledCosts::op_seconds(const OpInstance& instance) const {
+  const OpInstance op = on_busiest_rank(instance);
   const std::string key = signature(op);
   if (const auto cost = ops_.find(key)) return {cost->seconds * sources_.front().dilation, cost->spread};
   if (const auto cost = elsewhere(key)) return *cost;

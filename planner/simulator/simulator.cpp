@@ -57,6 +57,7 @@ double& bucket(TimePrediction& time, TimeKind kind) {
     case TimeKind::recompute: return time.recompute;
     case TimeKind::tensor_comm: return time.tensor_comm;
     case TimeKind::context_comm: return time.context_comm;
+    case TimeKind::expert_comm: return time.expert_comm;
     case TimeKind::data_comm: return time.data_comm;
     case TimeKind::pipeline_comm: return time.pipeline_comm;
     case TimeKind::optimizer: return time.optimizer;

@@ -18,7 +18,7 @@ struct Binding {
   const Communicator& communicator;
   const MeshGroups& groups;
   int world_rank;
-  int32_t shard_rank;
+  MeshCoordinate place;
 };
 
 const Buffer& buffer_at(const Block& block, int32_t index) {
@@ -28,7 +28,11 @@ const Buffer& buffer_at(const Block& block, int32_t index) {
 
 BoundOperand operand_of(const Binding& binding, int32_t index) {
   const Buffer& buffer = buffer_at(binding.block, index);
-  return {static_cast<uint8_t>(buffer.base), buffer.offset + binding.shard_rank * buffer.shard_stride};
+  const Mesh& mesh = binding.program.mesh;
+  const int32_t share = buffer.share_of == ShareOf::tensor   ? binding.place.tp
+                        : buffer.share_of == ShareOf::expert ? mesh.expert_shard_rank(binding.place)
+                                                             : mesh.shard_rank(binding.place);
+  return {static_cast<uint8_t>(buffer.base), buffer.offset + share * buffer.shard_stride};
 }
 
 void bind_op(const Binding& binding, const Instruction& instruction, BoundBlock& bound, BoundInstruction& result) {
@@ -111,11 +115,11 @@ BoundInstruction bind_instruction(const Binding& binding, const Instruction& ins
 std::vector<BoundBlock> bind_blocks(const Program& program, Device& device, const Communicator& communicator,
                                     int world_rank) {
   const MeshGroups groups = mesh_groups(program.mesh);
-  const int32_t shard_rank = program.mesh.shard_rank(program.mesh.coordinate_of(world_rank));
+  const MeshCoordinate place = program.mesh.coordinate_of(world_rank);
   std::vector<BoundBlock> bound;
   bound.reserve(program.blocks.size());
   for (const Block& block : program.blocks) {
-    const Binding binding{program, block, device, communicator, groups, world_rank, shard_rank};
+    const Binding binding{program, block, device, communicator, groups, world_rank, place};
     BoundBlock& target = bound.emplace_back();
     target.instructions.reserve(block.instructions.size());
     for (const Instruction& instruction : block.instructions) {
@@ -141,7 +145,10 @@ DataOperands find_data_operands(const Program& program) {
         case OpKind::cross_entropy:
         case OpKind::cross_entropy_stats:
         case OpKind::cross_entropy_backward:
-        case OpKind::cross_entropy_loss: take(block, instruction, 1, found.targets_offset); break;
+        case OpKind::cross_entropy_loss:
+        case OpKind::moe_balance_loss:
+        case OpKind::moe_balance_backward: take(block, instruction, 1, found.targets_offset); break;
+        case OpKind::moe_statistics: take(block, instruction, 2, found.targets_offset); break;
         default: break;
       }
     }

@@ -112,6 +112,7 @@ void Executor::State::set_context(const MeshCoordinate& place) {
   rank_context.context_rank = place.cp;
   rank_context.context_size = mesh.cp;
   rank_context.replica_rank = mesh.replica_rank(place);
+  rank_context.expert_replica_rank = mesh.expert_replica_rank(place);
   rank_context.kv_copies = mesh.kv_copies;
   // Context-parallel ranks of one dp rank hold their parts of the same sequences.
   first_sequence = place.dp * program.micro_batches * sequences_per_micro_batch(program);
@@ -288,9 +289,14 @@ void Executor::step() {
 }
 
 StepMetrics Executor::metrics() const {
-  std::array<double, 4> record{};
+  std::array<double, kStepMetrics> record{};
   std::memcpy(record.data(), state_->arena.data() + state_->program.arena.metrics.offset, sizeof record);
-  return {.loss = record[0], .grad_norm = record[2], .clip_factor = record[3]};
+  const auto value = [&](StepMetric metric) { return record[static_cast<size_t>(index_of(metric))]; };
+  return {.loss = value(StepMetric::loss),
+          .auxiliary_loss = value(StepMetric::auxiliary_loss),
+          .overflow = value(StepMetric::overflow),
+          .grad_norm = value(StepMetric::grad_norm),
+          .clip_factor = value(StepMetric::clip_factor)};
 }
 
 void Executor::enable_trace() {

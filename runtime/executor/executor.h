@@ -28,9 +28,11 @@ struct TraceEvent {
 
 /// The metrics record as the last step left it.
 struct StepMetrics {
-  double loss = 0;         ///< mean over the valid tokens of the global batch
-  double grad_norm = 0;    ///< before clipping
-  double clip_factor = 0;  ///< 0: the step was skipped because the norm was not finite
+  double loss = 0;            ///< mean over the valid tokens of the global batch
+  double auxiliary_loss = 0;  ///< of routers
+  double overflow = 0;        ///< rows for experts that found no room
+  double grad_norm = 0;       ///< before clipping
+  double clip_factor = 0;     ///< 0: the update was left out because the norm was not finite or rows overflowed
 };
 
 /// How the queues of a Program are executed; both give the same bits.

@@ -35,6 +35,7 @@ std::string step_line_to_json(const StepLine& line) {
   value["mfu"] = optional_number(line.mfu);
   value["resident_bytes"] = line.resident_bytes ? Json(*line.resident_bytes) : Json(nullptr);
   value["validation_loss"] = optional_number(line.validation_loss);
+  if (line.auxiliary_loss) value["auxiliary_loss"] = number(*line.auxiliary_loss);
   value["skipped"] = line.skipped;
   return dump(value);
 }
@@ -54,6 +55,7 @@ StepLine step_line_from_json(std::string_view text, const std::string& source) {
   if (object.has("mfu")) line.mfu = number_of("mfu");
   if (object.has("resident_bytes")) line.resident_bytes = object.require_int("resident_bytes", 0, kMost);
   if (object.has("validation_loss")) line.validation_loss = number_of("validation_loss");
+  if (object.has("auxiliary_loss")) line.auxiliary_loss = number_of("auxiliary_loss");
   line.skipped = object.get_bool("skipped", false);
   return line;
 }

@@ -23,6 +23,7 @@ struct StepLine {
   std::optional<double> mfu;
   std::optional<int64_t> resident_bytes;  ///< of the rank that holds most
   std::optional<double> validation_loss;  ///< measured after this step
+  std::optional<double> auxiliary_loss;   ///< of routers
   bool skipped = false;                   ///< the update was left out
 
   bool operator==(const StepLine&) const = default;

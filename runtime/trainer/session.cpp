@@ -97,6 +97,7 @@ std::unique_ptr<Session> make_session(const SessionRequest& request, Communicato
   session->train = bind(session->programs.train);
   session->evaluate = bind(session->programs.evaluate);
   for (const Program& program : session->programs.ramp) session->ramp.push_back(bind(program));
+  for (const Program& program : session->programs.fallback) session->fallback.push_back(bind(program));
   return session;
 }
 
@@ -108,8 +109,9 @@ void Session::switch_to(Executor& executor) {
 
 Session::Step Session::step_after(int64_t samples) {
   const size_t stage = batch_stage_at(stages, samples);
-  if (stage < ramp.size()) return {programs.ramp[stage], *ramp[stage]};
-  return {programs.train, *train};
+  Executor* const repeats = stage < fallback.size() ? fallback[stage].get() : nullptr;
+  if (stage < ramp.size()) return {programs.ramp[stage], *ramp[stage], repeats};
+  return {programs.train, *train, repeats};
 }
 
 GroupId world_group(const Session& session) {

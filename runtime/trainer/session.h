@@ -38,12 +38,14 @@ struct Session {
   std::unique_ptr<Device> device;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Executor> train, evaluate;    ///< over the same arena; only one may be in use at a time
-  std::vector<std::unique_ptr<Executor>> ramp;  ///< of programs.ramp, over the same arena too
+  std::vector<std::unique_ptr<Executor>> ramp;      ///< of programs.ramp, over the same arena too
+  std::vector<std::unique_ptr<Executor>> fallback;  ///< of programs.fallback, likewise
 
   /// What the optimizer step that begins after `samples` runs: a stage of the batch ramp, or the job's batch.
   struct Step {
     const Program& program;
     Executor& executor;
+    Executor* fallback = nullptr;  ///< repeats a step whose rows for experts found no room; null: all find room
   };
   Step step_after(int64_t samples);
   /// Runs the constants of a Program whose predecessor in the arena was another one.

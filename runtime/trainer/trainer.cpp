@@ -31,6 +31,7 @@ class Trainer {
         options_(options),
         ranks_{&communicator, world_group(session)},
         program_(session.programs.train),
+        has_experts_(session.model.moe.experts > 0),
         sample_(static_cast<size_t>(2 * session.programs.train.sequence_length)) {}
 
   TrainerReport run();
@@ -38,6 +39,7 @@ class Trainer {
  private:
   bool leads() const { return communicator_.rank() == 0; }
   StepRecord one_step(int64_t step);
+  StepMetrics repeated(int64_t step, const StepMetrics& first, Executor* fallback);
   void judge(const StepRecord& record);
   void compare_replayed(const StepRecord& record);
   bool asked_to_stop();
@@ -53,7 +55,8 @@ class Trainer {
   Communicator& communicator_;
   const TrainerOptions& options_;
   CheckpointRanks ranks_;
-  const Program& program_;       ///< for what all Programs of the set share
+  const Program& program_;  ///< for what all Programs of the set share
+  const bool has_experts_;
   int64_t samples_ = 0;          ///< consumed so far by all ranks
   std::vector<int32_t> sample_;  ///< room for one: fill_batch
   TrainerReport report_;
@@ -63,8 +66,24 @@ class Trainer {
   LossScaler loss_scaler_;
 };
 
+/// Some rank had no room for rows that its routers sent to experts; all left the update out. The same batch again with room
+/// for all of them: parameters, data and the step's inputs are as the first try found them.
+StepMetrics Trainer::repeated(int64_t step, const StepMetrics& first, Executor* fallback) {
+  const std::string rows = fmt::format("{:.0f} rows for experts found no room (moe_bound = {})", first.overflow,
+                                       session_.strategy.moe_bound);
+  if (fallback == nullptr) {
+    throw_environment(fmt::format("step {}", step), rows, "report this: the Program was compiled to have room for all");
+  }
+  event({"expert_overflow", step, rows + ": the step is repeated with room for all", "", 0});
+  session_.switch_to(*fallback);
+  fallback->step();
+  const StepMetrics metrics = fallback->metrics();
+  ensure(metrics.overflow == 0, "the fallback has room for whatever routers do");
+  return metrics;
+}
+
 StepRecord Trainer::one_step(int64_t step) {
-  const auto [program, executor] = session_.step_after(samples_);
+  const auto [program, executor, fallback] = session_.step_after(samples_);
   const int64_t batch = global_batch_of(program);
   session_.switch_to(executor);
   const auto begin = Clock::now();
@@ -74,7 +93,8 @@ StepRecord Trainer::one_step(int64_t step) {
   executor.step_inputs() = step_inputs_at(session_.job, step, options_.total_steps, counted);
   executor.step_inputs().loss_scale = loss_scaler_.scale;
   executor.step();
-  const StepMetrics metrics = executor.metrics();
+  StepMetrics metrics = executor.metrics();
+  if (metrics.overflow > 0) metrics = repeated(step, metrics, fallback);
   return {.step = step,
           .tokens = samples_ * program.sequence_length,
           .global_batch = batch,
@@ -82,6 +102,7 @@ StepRecord Trainer::one_step(int64_t step) {
           .grad_norm = metrics.grad_norm,
           .clip_factor = metrics.clip_factor,
           .learning_rate = executor.step_inputs().learning_rate,
+          .auxiliary_loss = has_experts_ ? std::optional(metrics.auxiliary_loss) : std::nullopt,
           .seconds = seconds_since(begin),
           .skipped = !std::isfinite(metrics.grad_norm) || !std::isfinite(metrics.loss),
           .validation_loss = {}};

@@ -22,13 +22,15 @@ struct StepRecord {
   int64_t tokens = 0;        ///< read so far; those that a loss mask leaves out are among them
   int64_t global_batch = 0;  ///< sequences of this step
   double loss = 0, grad_norm = 0, clip_factor = 0, learning_rate = 0;
+  std::optional<double> auxiliary_loss;  ///< of routers, if the model has them
   double seconds = 0;
   bool skipped = false;                   ///< the update was left out: its gradient or loss was not finite
   std::optional<double> validation_loss;  ///< measured after this step
 };
 
 /// The first is "start" or "resume", once the state is known to be good: until then the run's folder is as it was. Then
-/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "step_skipped", "loss_scale", "evaluation",
+/// "resume_verified", "resume_unverified", "batch_ramp" (another batch size begins), "expert_overflow", "step_skipped",
+/// "loss_scale", "evaluation",
 /// "evaluation_stopped" (a stop request came while it ran), "checkpoint", "stop", "finish".
 struct RunEvent {
   std::string kind;
@@ -43,7 +45,7 @@ struct TrainerOptions {
   int64_t total_steps = 0;                    ///< of the plan: the learning-rate schedule ends there
   int64_t stop_after = 0;                     ///< last step of this call
   SampleReader training, validation;          ///< validation may be empty
-  std::optional<std::filesystem::path> init;  ///< checkpoint to take parameters from
+  std::optional<std::filesystem::path> init;  ///< parameters from here: step-N or Hugging Face folder
   bool resume = false;
   std::optional<int64_t> resume_step;
   RunState identity;                          ///< what checkpoints say about the run; step and losses are filled in

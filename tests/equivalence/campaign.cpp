@@ -96,7 +96,9 @@ void for_numbers(Outcome& outcome, const Visit& visit) {
   for (Tensors* tensors : {&outcome.gradients, &outcome.updates}) {
     for (auto& [name, values] : *tensors) visit(values);
   }
-  for (auto* values : {&outcome.losses, &outcome.grad_norms, &outcome.evaluations}) visit(*values);
+  for (auto* values : {&outcome.losses, &outcome.grad_norms, &outcome.auxiliary_losses, &outcome.evaluations}) {
+    visit(*values);
+  }
 }
 
 /// An outcome of the right sizes, all zero.
@@ -110,6 +112,7 @@ Outcome blank_outcome(const Experiment& experiment) {
   }
   outcome.losses.resize(static_cast<size_t>(experiment.steps));
   outcome.grad_norms.resize(static_cast<size_t>(experiment.steps));
+  outcome.auxiliary_losses.resize(static_cast<size_t>(experiment.steps));
   outcome.evaluations.resize(2);
   return outcome;
 }
@@ -124,7 +127,7 @@ std::map<std::string, Outcome>& baselines() {
 void make_baselines(std::span<const Task> tasks, Communicator& world) {
   std::vector<Experiment> missing;
   for (const Task& task : tasks) {
-    if (task.against_itself) continue;
+    if (task.against_itself || task.overflows) continue;
     const Experiment baseline = baseline_of(task.experiment);
     if (baselines().try_emplace(key_of(baseline), blank_outcome(baseline)).second) missing.push_back(baseline);
   }
@@ -167,8 +170,22 @@ Findings judge_against_itself(const Task& task, Communicator& communicator) {
   return found;
 }
 
+Findings judge_overflow(const Task& task, Communicator& communicator) {
+  Experiment ample = task.experiment;
+  ample.strategy.moe_bound = static_cast<double>(ample.model.moe.experts);
+  Outcome tight = run_experiment(task.experiment, communicator);
+  Outcome roomy = run_experiment(ample, communicator);
+  Findings found = tight.violations;
+  found.insert(found.end(), roomy.violations.begin(), roomy.violations.end());
+  if (tight.repeated_steps == 0) found.emplace_back("no row lacked room");
+  if (roomy.repeated_steps != 0) found.emplace_back("rows lacked room where there is room for all");
+  expect_same_bits(tight, roomy, "repeating what overflowed", found);
+  return found;
+}
+
 Findings judge(const Task& task, Communicator& communicator) {
   if (task.against_itself) return judge_against_itself(task, communicator);
+  if (task.overflows) return judge_overflow(task, communicator);
   const Experiment& experiment = task.experiment;
   Outcome outcome = run_experiment(experiment, communicator, task.fault);
   Findings found = outcome.losses.empty()

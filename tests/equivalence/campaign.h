@@ -16,6 +16,7 @@ struct Task {
   Fault fault;
   bool repeat = false;          ///< runs it twice: the same bits
   bool against_itself = false;  ///< compares with the same experiment without the fault instead: the same bits
+  bool overflows = false;       ///< compares with the same experiment with room for all rows of experts: the same bits
   bool both_modes = false;      ///< runs it with serialised queues too: the same bits
 };
 

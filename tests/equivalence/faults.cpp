@@ -201,6 +201,7 @@ FaultList planted_faults(const std::string& device) {
   plant_recompute_faults(list);
   plant_context_faults(list);
   plant_random_number_faults(list);
+  plant_expert_faults(list);
   return list;
 }
 

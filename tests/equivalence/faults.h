@@ -77,6 +77,7 @@ void plant_pipeline_faults(FaultList& list);
 void plant_recompute_faults(FaultList& list);
 void plant_context_faults(FaultList& list);
 void plant_random_number_faults(FaultList& list);
+void plant_expert_faults(FaultList& list);
 
 FaultList planted_faults(const std::string& device);
 

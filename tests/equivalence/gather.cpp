@@ -79,21 +79,20 @@ Tensors gather_tensors(const ModelSpec& model, const Held& held, const char* wha
   const auto places = places_of(whole, total);
   // Values, then how many first copies each came from.
   std::vector<double> sums(static_cast<size_t>(2 * total), 0.0);
-  if (held.first_copy) {
-    size_t next = 0;
-    for (const ParameterSlice& slice : held.slices) {
-      const bool counts = !slice.second_holder && !slice.replicated;
-      for_elements(slice, [&](int64_t, int64_t element) {
-        const double value = held.values[next++];
-        if (!counts) return;
-        const auto at = static_cast<size_t>(places.at(slice.tensor) + element);
-        sums[at] += value;
-        sums[static_cast<size_t>(total) + at] += 1;
-      });
-    }
+  size_t next = 0;
+  for (const ParameterSlice& slice : held.slices) {
+    const bool first = slice.of_experts ? held.first_expert_copy : held.first_copy;
+    const bool counts = first && !slice.second_holder && !slice.replicated;
+    for_elements(slice, [&](int64_t, int64_t element) {
+      const double value = held.values[next++];
+      if (!counts) return;
+      const auto at = static_cast<size_t>(places.at(slice.tensor) + element);
+      sums[at] += value;
+      sums[static_cast<size_t>(total) + at] += 1;
+    });
   }
   communicator.all_reduce(sums.data(), 2 * total, DType::f64, ReduceKind::sum, everyone);
-  size_t next = 0;
+  next = 0;
   for (const ParameterSlice& slice : held.slices) {
     bool equal = true;
     for_elements(slice, [&](int64_t, int64_t element) {

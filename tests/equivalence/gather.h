@@ -18,7 +18,8 @@ using Tensors = std::map<std::string, std::vector<double>>;  ///< by logical nam
 struct Held {
   std::vector<ParameterSlice> slices;
   std::vector<double> values;
-  bool first_copy = false;  ///< no lower data rank holds the same
+  bool first_copy = false;         ///< no lower data rank holds the same
+  bool first_expert_copy = false;  ///< of experts: no lower rank of their mesh does
 };
 
 /// Reads the slices from a segment that begins at `base`.

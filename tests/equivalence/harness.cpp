@@ -66,6 +66,7 @@ class Run {
  private:
   void build();
   void check_programs();
+  std::vector<const Program*> all_programs() const;
   void append(const std::vector<std::string>& problems);
   void train();
   void one_step(int64_t step);
@@ -92,7 +93,7 @@ class Run {
   RankSlices slices_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Executor> executor_, evaluation_;
+  std::unique_ptr<Executor> executor_, evaluation_, fallback_;  ///< the last only where rows may find no room
   std::vector<Segment> gaps_;
   Outcome outcome_;
 };
@@ -109,24 +110,33 @@ void Run::build() {
   };
   programs_ = compile_stage(place_.pp);
   if (communicator_.rank() == 0) {
-    std::vector<Program> train, evaluate;
+    std::vector<Program> train, evaluate, fallback;
     for (int stage = 0; stage < mesh_.pp; ++stage) {
       ProgramSet set = compile_stage(stage);
       train.push_back(std::move(set.train));
       evaluate.push_back(std::move(set.evaluate));
+      if (!set.fallback.empty()) fallback.push_back(std::move(set.fallback.back()));
     }
     for (const auto* stages : {&train, &evaluate}) append(check_pipeline(*stages));
+    if (!fallback.empty()) append(check_pipeline(fallback));
   }
   slices_ = rank_slices(experiment_.model, experiment_.strategy, place_);
   check_programs();
-  if (fault_.program) fault_.program(programs_.train, place_);
+  if (fault_.program) {
+    fault_.program(programs_.train, place_);
+    for (Program& program : programs_.fallback) fault_.program(program, place_);
+  }
   if (fault_.device) device_ = fault_.device(std::move(device_));
-  arena_ = std::make_unique<Arena>(std::max(programs_.train.arena.bytes, programs_.evaluate.arena.bytes));
+  arena_ = std::make_unique<Arena>(arena_bytes_of(programs_));
   poison_gaps();
   ExecutorOptions options;
   options.serialise_queues = experiment_.serialise_queues;
   evaluation_ =
       std::make_unique<Executor>(programs_.evaluate, *device_, &communicator_, *arena_, communicator_.rank(), options);
+  if (!programs_.fallback.empty()) {
+    fallback_ = std::make_unique<Executor>(programs_.fallback.back(), *device_, &communicator_, *arena_,
+                                           communicator_.rank(), options);
+  }
   if (fault_.dependencies) {
     options.dependencies = dependencies_of(programs_.train);
     fault_.dependencies(programs_.train, *options.dependencies);
@@ -140,7 +150,7 @@ void Run::build() {
 /// Static checks, and an arena that is as tight as promised. Ranks of a stage have equal Programs: the first one checks.
 void Run::check_programs() {
   if (mesh_.data_rank(place_) != 0 || place_.tp != 0) return;
-  for (const Program* program : {&programs_.train, &programs_.evaluate}) append(check_program(*program));
+  for (const Program* program : all_programs()) append(check_program(*program));
   const int64_t bound = liveness_bound(programs_.train);
   const double most = most_looseness(experiment_);
   if (static_cast<double>(programs_.train.arena.bytes) > most * static_cast<double>(bound)) {
@@ -149,23 +159,26 @@ void Run::check_programs() {
   }
 }
 
+std::vector<const Program*> Run::all_programs() const {
+  std::vector<const Program*> programs{&programs_.train, &programs_.evaluate};
+  for (const Program& program : programs_.fallback) programs.push_back(&program);
+  return programs;
+}
+
 void Run::append(const std::vector<std::string>& problems) {
   outcome_.violations.insert(outcome_.violations.end(), problems.begin(), problems.end());
 }
 
-/// Bytes that neither Program uses (evaluation lives in the same arena) must stay as they are.
+/// Bytes that no Program of the set uses (all live in the same arena) must stay as they are.
 void Run::poison_gaps() {
-  std::vector<bool> used(static_cast<size_t>(arena_->bytes()), true);
-  for (const Segment& gap : arena_gaps(programs_.train)) {
-    std::fill_n(used.begin() + gap.offset, gap.bytes, false);
-  }
-  std::vector<bool> evaluation_used(used.size(), false);
-  std::fill_n(evaluation_used.begin(), programs_.evaluate.arena.bytes, true);
-  for (const Segment& gap : arena_gaps(programs_.evaluate)) {
-    std::fill_n(evaluation_used.begin() + gap.offset, gap.bytes, false);
+  std::vector<bool> used(static_cast<size_t>(arena_->bytes()), false);
+  for (const Program* program : all_programs()) {
+    std::vector<bool> own(static_cast<size_t>(program->arena.bytes), true);
+    for (const Segment& gap : arena_gaps(*program)) std::fill_n(own.begin() + gap.offset, gap.bytes, false);
+    for (size_t i = 0; i < own.size(); ++i) used[i] = used[i] || own[i];
   }
   for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i] || evaluation_used[i]) continue;
+    if (used[i]) continue;
     if (gaps_.empty() || gaps_.back().offset + gaps_.back().bytes != static_cast<int64_t>(i)) {
       gaps_.push_back({static_cast<int64_t>(i), 0});
     }
@@ -198,7 +211,8 @@ void Run::check_padding() {
 /// Losses and norms are sums over all ranks: every rank must have the same.
 void Run::check_metrics() {
   for (const auto& [what, own] :
-       {std::pair{"losses", &outcome_.losses}, std::pair{"gradient norms", &outcome_.grad_norms}}) {
+       {std::pair{"losses", &outcome_.losses}, std::pair{"gradient norms", &outcome_.grad_norms},
+        std::pair{"auxiliary losses", &outcome_.auxiliary_losses}}) {
     std::vector<double> first = *own;
     communicator_.broadcast(first.data(), static_cast<int64_t>(first.size() * sizeof(double)), 0, everyone_);
     if (first != *own) outcome_.violations.push_back(fmt::format("{} differ from those of rank 0", what));
@@ -207,7 +221,9 @@ void Run::check_metrics() {
 
 Held Run::held(const std::vector<ParameterSlice>& slices, const Segment& segment, DType dtype, bool sharded) const {
   const bool first_copy = sharded ? mesh_.replica_rank(place_) == 0 : mesh_.data_rank(place_) == 0;
-  return {slices, read_slices(slices, arena_->data() + segment.offset, dtype), first_copy};
+  // Without sharding a shard is everything, so the copies are numbered by both.
+  const bool first_expert = sharded ? mesh_.expert_replica_rank(place_) == 0 : mesh_.expert_coordinate(place_).edp == 0;
+  return {slices, read_slices(slices, arena_->data() + segment.offset, dtype), first_copy, first_expert};
 }
 
 Held Run::held_parameters() const {
@@ -253,8 +269,17 @@ void Run::set_inputs(int64_t step) {
 void Run::one_step(int64_t step) {
   set_inputs(step);
   executor_->step();
-  const StepMetrics metrics = executor_->metrics();
+  StepMetrics metrics = executor_->metrics();
+  if (metrics.overflow > 0) {
+    ++outcome_.repeated_steps;
+    if (fallback_ == nullptr) throw_environment("overflow", "a Program has no room for its rows", "see expert_cut.h");
+    fallback_->startup();
+    fallback_->step();
+    metrics = fallback_->metrics();
+    executor_->startup();
+  }
   outcome_.losses.push_back(metrics.loss);
+  outcome_.auxiliary_losses.push_back(metrics.auxiliary_loss);
   outcome_.grad_norms.push_back(metrics.grad_norm);
 }
 

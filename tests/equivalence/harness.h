@@ -57,6 +57,8 @@ struct Outcome {
   Tensors updates;             ///< p_steps - p_0
   std::vector<double> losses;  ///< by step
   std::vector<double> grad_norms;
+  std::vector<double> auxiliary_losses;
+  int64_t repeated_steps = 0;       ///< because rows for experts found no room
   std::vector<double> evaluations;  ///< loss of the evaluation Program before and after training
   /// Facts that must hold in every run: empty, or what is wrong (arena sizes, gaps or padding touched, copies that
   /// differ, static checks).

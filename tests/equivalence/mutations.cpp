@@ -31,7 +31,7 @@ std::vector<Bytes> bytes_of(const Program& program, const Block& block, const In
   std::vector<Bytes> all;
   const auto add = [&](int32_t index, bool writes) {
     const Buffer& buffer = block.buffers[static_cast<size_t>(index)];
-    const int64_t shards = buffer.shard_stride * (program.mesh.shard - 1);
+    const int64_t shards = buffer.shard_stride * (share_ranks(program.mesh, buffer) - 1);
     all.push_back({buffer.base, buffer.offset, buffer.offset + buffer.type.bytes() + shards, writes});
   };
   for (const int32_t input : instruction.inputs) add(input, false);

@@ -62,6 +62,25 @@ void expect_faults_noticed(const std::string& device) {
   expect_noticed(list.faults);
 }
 
+/// Rows of experts that find no room on some rank: the step is repeated, and nothing else changes.
+void expect_repeated(const std::string& device) {
+  std::vector<Task> tasks;
+  for (const std::string strategy :
+       {"dp=2,ep=2,micro_batch=2,moe_bound=1", "dp=2,ep=2,etp=1,micro_batch=1,zero_stage=2,moe_bound=1",
+        "dp=2,tp=2,sequence_parallel=true,ep=4,micro_batch=2,recompute=full,moe_bound=1",
+        "dp=2,pp=2,ep=2,micro_batch=1,schedule=zb-h1,moe_bound=1"}) {
+    Task task;
+    task.experiment = case_of(device, "mixtral", strategy);
+    task.name = name_of(task.experiment);
+    task.overflows = true;
+    tasks.push_back(task);
+  }
+  expect_equivalent(tasks);
+}
+
+TEST(Sample, RepeatsStepsWhoseRowsFindNoRoomOnReference) { expect_repeated("reference"); }
+TEST(Sample, RepeatsStepsWhoseRowsFindNoRoomOnCpu) { expect_repeated("cpu"); }
+
 TEST(PlantedFaults, AreNoticedOnReference) { expect_faults_noticed("reference"); }
 TEST(PlantedFaults, AreNoticedOnCpu) { expect_faults_noticed("cpu"); }
 TEST(Sample, NoticesPlantedFaults) { expect_noticed(sample_of(planted_faults("cpu").faults, kSample)); }

@@ -42,7 +42,7 @@ void lay_out(TinyProgram& tiny, DType dtype) {
   map.moment1 = allocator.take(weight_bytes);
   map.moment2 = allocator.take(weight_bytes);
   map.step_inputs = allocator.take(static_cast<int64_t>(sizeof(StepInputs)));
-  map.metrics = allocator.take(4 * 8);
+  map.metrics = allocator.take(kStepMetrics * 8);
   map.persistent_bytes = allocator.end;
   tiny.program.data_stride_bytes = 2 * s.rows * 4;
   map.data = allocator.take(s.micro_batches * tiny.program.data_stride_bytes);
@@ -84,7 +84,7 @@ Block zero_block(const TinyProgram& tiny, DType dtype) {
   const int64_t elements = tiny.sizes.vocabulary * tiny.sizes.hidden;
   const auto gradient = add_buffer(block, "dweight", Register::absolute, tiny.layout.gradient, dtype, {elements});
   const auto metrics =
-      add_buffer(block, "metrics", Register::absolute, tiny.program.arena.metrics.offset, DType::f64, {4});
+      add_buffer(block, "metrics", Register::absolute, tiny.program.arena.metrics.offset, DType::f64, {kStepMetrics});
   add_op(block, OpKind::fill_zero, {}, {gradient});
   add_op(block, OpKind::fill_zero, {}, {metrics});
   return block;
@@ -96,7 +96,7 @@ Block update_block(const TinyProgram& tiny, DType dtype) {
   const int64_t metrics_at = tiny.program.arena.metrics.offset;
   const auto gradient = add_buffer(block, "dweight", Register::absolute, tiny.layout.gradient, dtype, {elements});
   const auto norm = add_buffer(block, "norm", Register::absolute, metrics_at + 8, DType::f64, {1});
-  const auto metrics = add_buffer(block, "metrics", Register::absolute, metrics_at, DType::f64, {4});
+  const auto metrics = add_buffer(block, "metrics", Register::absolute, metrics_at, DType::f64, {kStepMetrics});
   const auto weight = add_buffer(block, "weight", Register::absolute, tiny.layout.weight, dtype, {elements});
   const auto moment1 = add_buffer(block, "moment1", Register::absolute, tiny.layout.moment1, dtype, {elements});
   const auto moment2 = add_buffer(block, "moment2", Register::absolute, tiny.layout.moment2, dtype, {elements});

@@ -43,26 +43,46 @@ TEST(ReferenceOptimizer, NormCountsReplicaZeroAlone) {
   EXPECT_EQ(counted_norm(CountRule::tensor_rank_zero, 0, 1), 0);
 }
 
-std::vector<double> clipped(double squared_norm, double bound) {
+TEST(ReferenceOptimizer, NormOfExpertsCountsTheirOwnReplicaZero) {
+  OpAttributes a;
+  a.count_rule = CountRule::every_expert_rank;
+  const auto counted = [&](int32_t replica, int32_t expert_replica) {
+    Place place;
+    place.context.tensor_rank = 1;
+    place.context.replica_rank = replica;
+    place.context.expert_replica_rank = expert_replica;
+    return evaluate(OpKind::squared_norm, a, {{{3}, {1, -2, 4}}}, {constant_tensor({1}, 0)}, place)[0][0];
+  };
+  EXPECT_EQ(counted(1, 0), 21);
+  EXPECT_EQ(counted(0, 1), 0);
+}
+
+std::vector<double> clipped(double squared_norm, double bound, double overflow = 0) {
   Place place;
   place.step.clip_norm = bound;
-  return evaluate(OpKind::clip_scale, {}, {{{4}, {7, squared_norm, -1, -1}}}, {constant_tensor({4}, 0)}, place)[0];
+  return evaluate(OpKind::clip_scale, {}, {{{6}, {7, squared_norm, 3, overflow, -1, -1}}}, {constant_tensor({6}, 0)},
+                  place)[0];
 }
 
 TEST(ReferenceOptimizer, ClipScaleBringsTheNormToTheBound) {
-  EXPECT_EQ(clipped(25, 2), (std::vector<double>{7, 25, 5, 0.4}));
-  EXPECT_EQ(clipped(1, 2), (std::vector<double>{7, 1, 1, 1}));
-  EXPECT_EQ(clipped(25, 0), (std::vector<double>{7, 25, 5, 1})) << "no bound: no clipping";
-  EXPECT_EQ(clipped(0, 2), (std::vector<double>{7, 0, 0, 1}));
+  EXPECT_EQ(clipped(25, 2), (std::vector<double>{7, 25, 3, 0, 5, 0.4}));
+  EXPECT_EQ(clipped(1, 2), (std::vector<double>{7, 1, 3, 0, 1, 1}));
+  EXPECT_EQ(clipped(25, 0), (std::vector<double>{7, 25, 3, 0, 5, 1})) << "no bound: no clipping";
+  EXPECT_EQ(clipped(0, 2), (std::vector<double>{7, 0, 3, 0, 0, 1}));
 }
 
 TEST(ReferenceOptimizer, ClipScaleIsZeroForANormThatIsNotFinite) {
   for (const double bound : {0.0, 1.0}) {
     for (const double squared_norm : {kNaN, kInfinity}) {
-      EXPECT_EQ(clipped(squared_norm, bound)[3], 0);
-      EXPECT_FALSE(std::isfinite(clipped(squared_norm, bound)[2]));
+      EXPECT_EQ(clipped(squared_norm, bound)[5], 0);
+      EXPECT_FALSE(std::isfinite(clipped(squared_norm, bound)[4]));
     }
   }
+}
+
+TEST(ReferenceOptimizer, ClipScaleIsZeroWhereRowsOverflowed) {
+  EXPECT_EQ(clipped(25, 2, 1), (std::vector<double>{7, 25, 3, 1, 5, 0}));
+  EXPECT_EQ(clipped(25, 0, 12), (std::vector<double>{7, 25, 3, 12, 5, 0}));
 }
 
 Place adam_place() {
@@ -97,7 +117,7 @@ TEST(ReferenceOptimizer, AdamwFollowsItsScalarForm) {
   for (const bool decay : {false, true}) {
     OpAttributes a;
     a.decay = decay;
-    const auto after = evaluate(OpKind::adamw, a, {g, {{4}, {0, 9, 3, 0.5}}}, {p, m, v}, adam_place());
+    const auto after = evaluate(OpKind::adamw, a, {g, {{6}, {0, 9, 0, 0, 3, 0.5}}}, {p, m, v}, adam_place());
     for (size_t i = 0; i < 50; ++i) {
       const State want = scalar_adamw({p.values[i], m.values[i], v.values[i]}, 0.5 * g.values[i], decay);
       EXPECT_NEAR(after[0][i], want.p, 1e-15);
@@ -111,7 +131,7 @@ TEST(ReferenceOptimizer, AdamwFollowsItsScalarForm) {
 TEST(ReferenceOptimizer, GradientsInSingleAreReadAsTheyAre) {
   const double tenth = 0.1f;
   const Tensor single{{2}, {tenth, -3}, DType::f32}, wide{{2}, {tenth, -3}}, sum = constant_tensor({1}, 0);
-  const Tensor metrics{{4}, {0, 9, 3, 0.5}}, state{{2}, {0.7, 0.3}};
+  const Tensor metrics{{6}, {0, 9, 0, 0, 3, 0.5}}, state{{2}, {0.7, 0.3}};
   EXPECT_EQ(evaluate(OpKind::squared_norm, {}, {single}, {sum}), evaluate(OpKind::squared_norm, {}, {wide}, {sum}));
   EXPECT_EQ(evaluate(OpKind::adamw, {}, {single, metrics}, {state, state, state}, adam_place()),
             evaluate(OpKind::adamw, {}, {wide, metrics}, {state, state, state}, adam_place()));
@@ -135,7 +155,8 @@ TEST(ReferenceOptimizer, FirstStepFromRestMovesByTheLearningRate) {
   place.step.beta2_power = 0.9;
   place.step.epsilon = 0;
   const Tensor zero = constant_tensor({2}, 0);
-  const auto after = evaluate(OpKind::adamw, {}, {{{2}, {5, -0.01}}, {{4}, {0, 1, 1, 1}}}, {zero, zero, zero}, place);
+  const auto after =
+      evaluate(OpKind::adamw, {}, {{{2}, {5, -0.01}}, {{6}, {0, 1, 0, 0, 1, 1}}}, {zero, zero, zero}, place);
   EXPECT_TRUE(all_near(after[0], {-0.02, 0.02}, 1e-15));
 }
 
@@ -144,7 +165,7 @@ TEST(ReferenceOptimizer, AdamwUpdatesTheMasterAndCopiesItToTheParameter) {
   a.decay = true;
   const Tensor master{{1}, {0.7}}, stale{{1}, {123}}, m{{1}, {0.2}}, v{{1}, {0.3}};
   const auto after =
-      evaluate(OpKind::adamw, a, {{{1}, {0.9}}, {{4}, {0, 1, 1, 1}}}, {stale, m, v, master}, adam_place());
+      evaluate(OpKind::adamw, a, {{{1}, {0.9}}, {{6}, {0, 1, 0, 0, 1, 1}}}, {stale, m, v, master}, adam_place());
   const State want = scalar_adamw({0.7, 0.2, 0.3}, 0.9, true);
   EXPECT_NEAR(after[3][0], want.p, 1e-15);
   EXPECT_EQ(after[0][0], after[3][0]);
@@ -154,15 +175,23 @@ TEST(ReferenceOptimizer, AdamwSkipsTheStepIfTheNormIsNotFinite) {
   const Tensor p{{2}, {1, 2}}, m{{2}, {3, 4}}, v{{2}, {5, 6}};
   for (const double norm : {kNaN, kInfinity}) {
     const auto after =
-        evaluate(OpKind::adamw, {}, {{{2}, {kNaN, 1}}, {{4}, {0, norm, norm, 0}}}, {p, m, v}, adam_place());
+        evaluate(OpKind::adamw, {}, {{{2}, {kNaN, 1}}, {{6}, {0, norm, 0, 0, norm, 0}}}, {p, m, v}, adam_place());
     EXPECT_EQ(after[0], p.values);
     EXPECT_EQ(after[1], m.values);
     EXPECT_EQ(after[2], v.values);
   }
 }
 
+TEST(ReferenceOptimizer, AdamwSkipsTheStepIfRowsOverflowed) {
+  const Tensor p{{2}, {1, 2}}, m{{2}, {3, 4}}, v{{2}, {5, 6}};
+  const auto after = evaluate(OpKind::adamw, {}, {{{2}, {1, 1}}, {{6}, {0, 1, 0, 4, 1, 0}}}, {p, m, v}, adam_place());
+  EXPECT_EQ(after[0], p.values);
+  EXPECT_EQ(after[1], m.values);
+  EXPECT_EQ(after[2], v.values);
+}
+
 TEST(ReferenceOptimizer, AdamwDoesNotSkipAStepWhoseFactorUnderflowed) {
-  const auto after = evaluate(OpKind::adamw, {}, {{{1}, {5}}, {{4}, {0, 1, 1, 0}}},
+  const auto after = evaluate(OpKind::adamw, {}, {{{1}, {5}}, {{6}, {0, 1, 0, 0, 1, 0}}},
                               {{{1}, {1}}, {{1}, {3}}, {{1}, {5}}}, adam_place());
   EXPECT_NEAR(after[1][0], 0.8 * 3, 1e-15);
   EXPECT_NEAR(after[2][0], 0.9 * 5, 1e-15);

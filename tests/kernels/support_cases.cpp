@@ -363,7 +363,7 @@ void add_products(Cases& cases) {
 void add_wide_sums(Cases& cases) {
   if (cases.dtype != DType::f32) return;
   for (const int64_t n : {1, 259, 8203}) {
-    const TensorType x = cases.real({n}), wide = cases.exact(n), metrics = cases.exact(4);
+    const TensorType x = cases.real({n}), wide = cases.exact(n), metrics = cases.exact(6);
     const std::string variant = text({n});
     cases.add(OpKind::add, variant + "_wide", {}, {wide, wide}, {wide});
     cases.add(OpKind::add, variant + "_to_wide", {}, {wide, x}, {wide});
@@ -371,8 +371,8 @@ void add_wide_sums(Cases& cases) {
     cases.add(OpKind::squared_norm, variant + "_wide", {}, {wide}, {cases.exact(1)});
     OpAttributes a;
     a.decay = true;
-    cases.add(OpKind::adamw, variant + "_wide", a, {wide, metrics}, {x, x, x}).metrics = {0, 9, 3, 0.75};
-    cases.add(OpKind::adamw, variant + "_wide_master", {}, {wide, metrics}, {x, x, x, x}).metrics = {0, 1, 1, 1};
+    cases.add(OpKind::adamw, variant + "_wide", a, {wide, metrics}, {x, x, x}).metrics = {0, 9, 0, 0, 3, 0.75};
+    cases.add(OpKind::adamw, variant + "_wide_master", {}, {wide, metrics}, {x, x, x, x}).metrics = {0, 1, 0, 0, 1, 1};
   }
 }
 
@@ -442,13 +442,14 @@ void add_loss(Cases& cases) {
 void add_clipping(Cases& cases) {
   struct Clip {
     const char* variant;
-    double squared_norm, bound;
+    double squared_norm, bound, overflow = 0;
   };
-  for (const Clip& c : {Clip{"clips", 16, 1}, Clip{"below_bound", 0.25, 1}, Clip{"off", 16, 0}, Clip{"zero", 0, 1},
-                        Clip{"infinite", std::numeric_limits<double>::infinity(), 1},
-                        Clip{"nan_without_bound", std::numeric_limits<double>::quiet_NaN(), 0}}) {
-    TestCase& test = cases.add(OpKind::clip_scale, c.variant, {}, {cases.exact(4)}, {cases.exact(4)});
-    test.metrics = {2.5, c.squared_norm, 0, 0};
+  for (const Clip& c :
+       {Clip{"clips", 16, 1}, Clip{"below_bound", 0.25, 1}, Clip{"off", 16, 0}, Clip{"zero", 0, 1},
+        Clip{"infinite", std::numeric_limits<double>::infinity(), 1},
+        Clip{"nan_without_bound", std::numeric_limits<double>::quiet_NaN(), 0}, Clip{"overflow", 16, 1, 3}}) {
+    TestCase& test = cases.add(OpKind::clip_scale, c.variant, {}, {cases.exact(6)}, {cases.exact(6)});
+    test.metrics = {2.5, c.squared_norm, 0.5, c.overflow, 0, 0};
     test.step.clip_norm = c.bound;
   }
 }
@@ -456,21 +457,21 @@ void add_clipping(Cases& cases) {
 void add_optimizer(Cases& cases) {
   add_clipping(cases);
   for (const int64_t n : {1, 7, 259, 4100}) {
-    const TensorType range = cases.real({n}), metrics = cases.exact(4);
+    const TensorType range = cases.real({n}), metrics = cases.exact(6);
     const std::string variant = text({n});
     cases.add(OpKind::fill_zero, variant, {}, {}, {range});
     for (const bool decay : {false, true}) {
       OpAttributes a;
       a.decay = decay;
       const std::string name = variant + (decay ? "_decay" : "");
-      cases.add(OpKind::adamw, name, a, {range, metrics}, {range, range, range}).metrics = {0, 9, 3, 0.75};
-      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 1,
-                                                                                                               1};
+      cases.add(OpKind::adamw, name, a, {range, metrics}, {range, range, range}).metrics = {0, 9, 0, 0, 3, 0.75};
+      cases.add(OpKind::adamw, name + "_master", a, {range, metrics}, {range, range, range, range}).metrics = {0, 1, 0,
+                                                                                                               0, 1, 1};
     }
     cases.add(OpKind::adamw, variant + "_skipped", {}, {range, metrics}, {range, range, range}).metrics = {
-        0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN(), 0};
-    for (const CountRule rule :
-         {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::first_copy, CountRule::nobody}) {
+        0, std::numeric_limits<double>::quiet_NaN(), 0, 0, std::numeric_limits<double>::quiet_NaN(), 0};
+    for (const CountRule rule : {CountRule::every_tensor_rank, CountRule::tensor_rank_zero, CountRule::first_copy,
+                                 CountRule::nobody, CountRule::every_expert_rank}) {
       OpAttributes a;
       a.count_rule = rule;
       const std::string name = variant + "_rule" + std::to_string(static_cast<int>(rule));

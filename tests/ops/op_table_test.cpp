@@ -153,7 +153,7 @@ TEST(Signature, TellsApartDegreesAndConversions) {
 }
 
 TEST(Signature, TellsApartGradientsOfAnotherTypeAlone) {
-  const TensorType single{DType::f32, {8}}, wide{DType::f64, {8}}, metrics{DType::f64, {4}}, sum{DType::f64, {1}};
+  const TensorType single{DType::f32, {8}}, wide{DType::f64, {8}}, metrics{DType::f64, {6}}, sum{DType::f64, {1}};
   const auto texts = [&](const TensorType& gradient) {
     return std::vector{signature({OpKind::add, {}, {single, gradient}, {single}}),
                        signature({OpKind::squared_norm, {}, {gradient}, {sum}}),

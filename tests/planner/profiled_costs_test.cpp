@@ -174,7 +174,7 @@ TEST(ProfiledCosts, WhatMovesElementsIsPricedByTheCopyBandwidthAndSaidSo) {
 
 TEST(ProfiledCosts, GradientsOfAnotherTypeCostTheBytesThatTheyAddAndAreSaidSo) {
   Machine machine = synthetic();
-  const TensorType single = f32({1 << 20}), wide{DType::f64, {1 << 20}}, sum{DType::f64, {1}}, metrics{DType::f64, {4}};
+  const TensorType single = f32({1 << 20}), wide{DType::f64, {1 << 20}}, sum{DType::f64, {1}}, metrics{DType::f64, {6}};
   const auto norm = [&](const TensorType& g) { return OpInstance{OpKind::squared_norm, {}, {g}, {sum}}; };
   const auto update = [&](const TensorType& g) {
     return OpInstance{OpKind::adamw, {}, {g, metrics}, {single, single, single}};

@@ -93,8 +93,50 @@ ModelSpec small_yarn() {
   return model;
 }
 
+ModelSpec small_mixtral() {
+  ModelSpec model = small_llama();
+  model.name = "small-mixtral";
+  model.family = "mixtral";
+  model.moe.experts = 8;
+  model.moe.experts_per_token = 2;
+  model.moe.expert_ffn = 25;  // padded where two ranks share an expert
+  model.moe.balance_coefficient = 0.05;
+  model.moe.z_coefficient = 0.01;
+  model.init_standard_deviation = 0.1;  // routers that know what they want: rounding must not change their minds
+  return model;
+}
+
+ModelSpec small_qwen3_moe() {
+  ModelSpec model = small_mixtral();
+  model.name = "small-qwen3_moe";
+  model.family = "qwen3_moe";
+  model.qk_norm = true;
+  model.moe.experts = 4;
+  model.moe.expert_ffn = 24;
+  model.moe.first_dense_layers = 1;
+  model.moe.scoring = RouterScoring::sigmoid;
+  model.moe.gate_scale = 2;
+  model.moe.z_coefficient = 0;
+  return model;
+}
+
+ModelSpec small_deepseek() {
+  ModelSpec model = small_latent();
+  model.name = "small-deepseek";
+  model.moe = small_qwen3_moe().moe;
+  model.moe.experts = 8;
+  model.moe.shared_ffn = 18;
+  model.moe.correction_bias = true;
+  model.moe.groups = 4;
+  model.moe.groups_per_token = 2;
+  model.moe.group_score = GroupScore::sum_of_best_two;
+  model.init_standard_deviation = 0.1;
+  return model;
+}
+
 ModelSpec small_model(const std::string& name) {
-  for (const auto make : {small_llama, small_gpt2, small_qwen3, small_uneven, small_deep, small_latent, small_yarn}) {
+  for (const auto make : {small_llama, small_gpt2, small_qwen3, small_uneven, small_deep, small_latent, small_yarn,
+                          small_mixtral, small_qwen3_moe, small_deepseek}) {
     if (make().name == "small-" + name) return make();
   }
   throw_bad_input("model '" + name + "'", "no small model has that name", "see small_models.h");

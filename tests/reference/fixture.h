@@ -31,7 +31,7 @@ struct Fixture {
   ModelSpec model;
   int64_t sequence_length = 0, sequences = 0, parameters = 0;
   std::vector<FixtureBatch> batches;
-  double loss = 0, gradient_norm = 0;
+  double loss = 0, auxiliary_loss = 0, gradient_norm = 0;
   std::optional<Trajectory> trajectory;
   Tensors gradients, trained;
 };

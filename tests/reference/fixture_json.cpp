@@ -75,6 +75,7 @@ Fixture load_fixture(const std::string& name) {
   fixture.sequences = object.require_int("sequences", 1, kMost);
   fixture.parameters = object.require_int("parameters", 1, kMost);
   fixture.loss = object.require_number("loss", 0, 1e6);
+  fixture.auxiliary_loss = object.require_number("auxiliary_loss", 0, 1e6);
   fixture.gradient_norm = object.require_number("gradient_norm", 0, 1e6);
   const int64_t rows = fixture.sequence_length * fixture.sequences;
   for (const JsonObject& batch : object.get_objects("batches")) {

@@ -113,8 +113,9 @@ std::vector<Case> cases_of(const std::vector<std::string>& fixtures) {
 }
 
 const std::vector<std::string> kFixtures{
-    "gpt2",  "llama",      "llama3-scaled", "llama-linear",      "mistral-window",
-    "qwen2", "qwen2-yarn", "qwen3",         "deepseek-v3-dense", "deepseek-v2-yarn"};
+    "gpt2",    "llama",      "llama3-scaled", "llama-linear",      "mistral-window",
+    "qwen2",   "qwen2-yarn", "qwen3",         "deepseek-v3-dense", "deepseek-v2-yarn",
+    "mixtral", "qwen3-moe",  "deepseek-v3"};
 
 class FirstStep : public ::testing::TestWithParam<Case> {};
 
@@ -125,6 +126,8 @@ TEST_P(FirstStep, HasPyTorchsLossAndGradients) {
   ModelRun run(fixture, GetParam().settings);
   const StepMetrics metrics = run.step(1, fixture.batches.at(0));
   EXPECT_NEAR(metrics.loss, fixture.loss, tolerances.loss * fixture.loss);
+  EXPECT_NEAR(metrics.auxiliary_loss, fixture.auxiliary_loss, tolerances.loss * fixture.auxiliary_loss);
+  EXPECT_EQ(metrics.overflow, 0);
   EXPECT_NEAR(metrics.grad_norm, fixture.gradient_norm, tolerances.gradient * fixture.gradient_norm);
   const Tensors gradients = run.gradients();
   ASSERT_EQ(names_and_sizes(gradients), names_and_sizes(fixture.gradients));
@@ -157,7 +160,8 @@ TEST_P(TenSteps, FollowPyTorchsLossesNormsAndParameters) {
   RecordProperty("worst_update", worst.tensor + " " + std::to_string(worst.error * 1e9) + "e-9");
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, TenSteps, ::testing::ValuesIn(cases_of({"gpt2", "llama", "deepseek-v3-dense"})),
+INSTANTIATE_TEST_SUITE_P(Models, TenSteps,
+                         ::testing::ValuesIn(cases_of({"gpt2", "llama", "deepseek-v3-dense", "mixtral"})),
                          [](const auto& info) { return name_of_case(info.param); });
 
 TEST(Settings, CompileToProgramsThatDiffer) {
@@ -209,6 +213,15 @@ std::vector<Fault> faults() {
       {"latent_yarn_with_one_weight_for_both", "deepseek-v2-yarn",
        [](ModelSpec& m) { m.rope_mscale = m.rope_mscale_all_dim; }},
       {"rotation_base_of_shared_key", "deepseek-v3-dense", [](ModelSpec& m) { m.rope_theta = 500; }},
+      {"gates_not_normalised", "mixtral", [](ModelSpec& m) { m.moe.normalise_gates = false; }},
+      {"gates_normalised", "qwen3-moe", [](ModelSpec& m) { m.moe.normalise_gates = true; }},
+      {"one_expert_less", "qwen3-moe", [](ModelSpec& m) { m.moe.experts_per_token = 2; }},
+      {"balance_loss_ignored", "mixtral", [](ModelSpec& m) { m.moe.balance_coefficient = 0; }},
+      {"z_loss_ignored", "qwen3-moe", [](ModelSpec& m) { m.moe.z_coefficient = 0; }},
+      {"gates_not_scaled", "deepseek-v3", [](ModelSpec& m) { m.moe.gate_scale = 1; }},
+      {"scores_by_softmax", "deepseek-v3", [](ModelSpec& m) { m.moe.scoring = RouterScoring::softmax; }},
+      {"groups_ignored", "deepseek-v3", [](ModelSpec& m) { m.moe.groups = m.moe.groups_per_token = 1; }},
+      {"groups_by_their_best_expert", "deepseek-v3", [](ModelSpec& m) { m.moe.group_score = GroupScore::best_expert; }},
       {"layer_norm_epsilon", "gpt2", [](ModelSpec& m) { m.norm_epsilon = 1e-6; }},
   };
 }

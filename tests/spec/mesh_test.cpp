@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <tuple>
 
 #include "core/error.h"
@@ -34,6 +35,21 @@ std::vector<Mesh> meshes() {
           all.push_back({.pp = pp, .dp = dp, .cp = cp, .tp = tp, .shard = shard, .kv_copies = copies});
           all.back().embedding_pair = pair;
         }
+      }
+    }
+  }
+  // The same ranks seen as copies of experts, ranks that share the experts, ranks that share each.
+  const std::vector<Mesh> dense = all;
+  for (const Mesh& mesh : dense) {
+    for (int degrees = 1; degrees <= mesh.stage_ranks(); ++degrees) {
+      if (mesh.stage_ranks() % degrees != 0) continue;
+      for (const int etp : {1, 2, 3}) {
+        if (degrees % etp != 0) continue;
+        all.push_back(mesh);
+        all.back().has_experts = true;
+        all.back().etp = etp;
+        all.back().ep = degrees / etp;
+        all.back().expert_shard = std::gcd(all.back().edp(), mesh.shard);
       }
     }
   }
@@ -165,6 +181,22 @@ TEST(MeshGroups, OfAHybridShardedContextParallelMeshByHand) {
   EXPECT_EQ(groups_of(mesh_groups(mesh), GroupKind::replica).size(), 8u) << "every shard exists once";
 }
 
+/// Which ranks hold what, written down: 2 x 1 x 4 ranks, experts over 2 with pairs that share each.
+TEST(MeshGroups, ExpertsAreCutOverNeighboursWhateverTheDenseDegrees) {
+  Strategy strategy;
+  strategy.dp = 2, strategy.tp = 4, strategy.ep = 2, strategy.etp = 2, strategy.zero_stage = 1;
+  const MeshGroups groups = mesh_groups(Mesh::of(strategy, 0, true));
+  EXPECT_EQ(groups_of(groups, GroupKind::expert), (Members{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
+  EXPECT_EQ(groups_of(groups, GroupKind::expert_tensor), (Members{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(groups_of(groups, GroupKind::expert_shard), (Members{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_EQ(groups_of(groups, GroupKind::expert_replica).size(), 8u) << "every shard exists once";
+  strategy.ep = 1, strategy.zero_group = 2;
+  EXPECT_EQ(groups_of(mesh_groups(Mesh::of(strategy, 0, true)), GroupKind::expert_shard),
+            (Members{{0, 2}, {1, 3}, {4, 6}, {5, 7}}))
+      << "zero_group where it divides the copies";
+  EXPECT_TRUE(groups_of(mesh_groups(Mesh::of(strategy)), GroupKind::expert).empty()) << "a model without experts";
+}
+
 TEST(MeshGroups, EveryRankIsInExactlyOneGroupOfEachKind) {
   for (const Mesh& mesh : meshes()) {
     const MeshGroups groups = mesh_groups(mesh);
@@ -178,7 +210,9 @@ TEST(MeshGroups, EveryRankIsInExactlyOneGroupOfEachKind) {
         for (const int rank : members) ++seen[static_cast<size_t>(rank)];
       }
       for (int rank = 0; rank < mesh.size(); ++rank) {
-        const bool expected = static_cast<GroupKind>(kind) != GroupKind::embedding || has_embedding_group(mesh, rank);
+        const auto group = static_cast<GroupKind>(kind);
+        const bool expected = is_expert_group(group) ? mesh.has_experts
+                                                     : group != GroupKind::embedding || has_embedding_group(mesh, rank);
         EXPECT_EQ(seen[static_cast<size_t>(rank)], expected ? 1 : 0) << "kind " << kind << ", rank " << rank;
         const int index = groups.index(static_cast<GroupKind>(kind), rank);
         ASSERT_EQ(index >= 0, expected);
@@ -224,6 +258,26 @@ TEST(MeshGroups, HoldWhatTheirKindSaysInTheOrderOfTheirRole) {
       expect(GroupKind::kv_copies, rank, mesh.kv_copies, here.tp % mesh.kv_copies, [&](const At& at) {
         return Key{at.pp, at.dp, at.cp, at.tp / mesh.kv_copies};
       });
+      if (mesh.has_experts) {
+        const int q = (here.dp * mesh.cp + here.cp) * mesh.tp + here.tp;
+        const int ep = q / mesh.etp % mesh.ep, edp = q / (mesh.etp * mesh.ep);
+        const auto q_of = [&](const At& at) { return (at.dp * mesh.cp + at.cp) * mesh.tp + at.tp; };
+        const auto copy_of = [&](const At& at) { return q_of(at) / (mesh.etp * mesh.ep); };
+        const auto share_of = [&](const At& at) { return q_of(at) % (mesh.etp * mesh.ep); };
+        expect(GroupKind::expert, rank, mesh.ep, ep, [&](const At& at) {
+          return Key{at.pp, copy_of(at), q_of(at) % mesh.etp};
+        });
+        expect(GroupKind::expert_tensor, rank, mesh.etp, q % mesh.etp, [&](const At& at) {
+          return Key{at.pp, q_of(at) / mesh.etp};
+        });
+        expect(GroupKind::expert_shard, rank, mesh.expert_shard, edp % mesh.expert_shard, [&](const At& at) {
+          return Key{at.pp, share_of(at), copy_of(at) / mesh.expert_shard};
+        });
+        expect(GroupKind::expert_replica, rank, mesh.edp() / mesh.expert_shard, edp / mesh.expert_shard,
+               [&](const At& at) {
+                 return Key{at.pp, share_of(at), copy_of(at) % mesh.expert_shard};
+               });
+      }
       if (!has_embedding_group(mesh, rank)) continue;
       expect(GroupKind::embedding, rank, 2, here.pp == 0 ? 0 : 1, [](const At& at) {
         return Key{at.dp, at.cp, at.tp};
@@ -245,6 +299,12 @@ TEST(MeshGroups, ShardAndReplicaRanksTogetherNumberTheDataRanks) {
 TEST(MeshGroups, RefuseGroupsThatDoNotDivideTheirRanks) {
   EXPECT_THROW(mesh_groups({.pp = 1, .dp = 3, .cp = 1, .tp = 1, .shard = 2}), Error);
   EXPECT_THROW(mesh_groups({.pp = 1, .dp = 1, .cp = 1, .tp = 4, .shard = 1, .kv_copies = 3}), Error);
+  Mesh experts{.dp = 4};
+  experts.has_experts = true;
+  experts.ep = 3;
+  EXPECT_THROW(mesh_groups(experts), Error);
+  experts.ep = 2, experts.expert_shard = 4;
+  EXPECT_THROW(mesh_groups(experts), Error);
 }
 
 }  // namespace

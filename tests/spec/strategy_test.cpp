@@ -46,6 +46,7 @@ Strategy every_key() {
   strategy.bucket_bytes = int64_t{1} << 40;
   strategy.reduce_dtype = DType::bf16;
   strategy.accumulate_dtype = DType::f64;
+  strategy.moe_bound = 1.25;
   return strategy;
 }
 
@@ -59,11 +60,12 @@ TEST(Strategy, TextReadsBackWithEveryKeyNamed) {
   const StrategyText parsed = parse_strategy(to_text(every_key()));
   EXPECT_EQ(parsed.strategy, every_key());
   EXPECT_EQ(parsed.named.size(), 21u);
-  EXPECT_EQ(to_text(every_key()),
-            "dp=3,tp=2,pp=5,cp=2,ep=4,etp=2,virtual_stages=7,micro_batch=11,schedule=zb-v,sequence_parallel=true,"
-            "zero_stage=2,recompute=full,recompute_layers=0-3:selective/4:attention_out.sum+normed_2/"
-            "6-9:selective+up/1048576:none,zero_group=6,bucket_bytes=1099511627776,context=all_to_all,"
-            "ragged_batch=true,overlap=true,stage_layers=3+2+1048576,reduce_dtype=bf16,accumulate_dtype=f64");
+  EXPECT_EQ(
+      to_text(every_key()),
+      "dp=3,tp=2,pp=5,cp=2,ep=4,etp=2,virtual_stages=7,micro_batch=11,schedule=zb-v,sequence_parallel=true,"
+      "zero_stage=2,recompute=full,recompute_layers=0-3:selective/4:attention_out.sum+normed_2/"
+      "6-9:selective+up/1048576:none,zero_group=6,bucket_bytes=1099511627776,context=all_to_all,"
+      "ragged_batch=true,overlap=true,stage_layers=3+2+1048576,reduce_dtype=bf16,accumulate_dtype=f64,moe_bound=1.25");
   EXPECT_EQ(to_text(Strategy{}),
             "dp=1,tp=1,pp=1,cp=1,ep=1,etp=1,virtual_stages=1,micro_batch=1,schedule=1f1b,sequence_parallel=false,"
             "zero_stage=0,recompute=none");
@@ -100,7 +102,8 @@ TEST(Strategy, EveryKeyAloneSurvivesTextAndJson) {
                                  "reduce_dtype=f32",
                                  "reduce_dtype=f64",
                                  "accumulate_dtype=bf16",
-                                 "accumulate_dtype=f64"}) {
+                                 "accumulate_dtype=f64",
+                                 "moe_bound=1.5"}) {
     const StrategyText parsed = parse_strategy(item);
     ASSERT_EQ(parsed.named.size(), 1u) << item;
     EXPECT_NE(parsed.strategy, Strategy{}) << item;
@@ -167,6 +170,15 @@ TEST(Strategy, TextRefusesWhatIsNoRecomputeRule) {
   }
 }
 
+TEST(Strategy, CopiesOfExpertsAreTheRanksOfAStageThatShareNone) {
+  const auto shard = [](const std::string& text) { return parse_strategy(text).strategy.expert_shard_ranks(); };
+  EXPECT_EQ(parse_strategy("dp=2,cp=2,tp=3,ep=3,etp=2").strategy.expert_copies(), 2);
+  EXPECT_EQ(shard("dp=4,tp=2,ep=2"), 1) << "nothing is sharded";
+  EXPECT_EQ(shard("dp=4,tp=2,ep=2,zero_stage=1"), 4);
+  EXPECT_EQ(shard("dp=4,tp=2,ep=2,zero_stage=1,zero_group=2"), 2);
+  EXPECT_EQ(shard("dp=6,ep=2,zero_stage=1,zero_group=2"), 1) << "2 does not divide 3 copies";
+}
+
 TEST(Strategy, TextRefusesChoicesWithTheirNames) {
   EXPECT_NE(refusal("schedule=zb").find("use 1f1b or gpipe or interleaved or zb-h1 or zb-v"), std::string::npos);
   EXPECT_NE(refusal("recompute=all").find("use none or selective or full"), std::string::npos);
@@ -175,13 +187,16 @@ TEST(Strategy, TextRefusesChoicesWithTheirNames) {
   for (const std::string text : {"reduce_dtype=i32", "reduce_dtype=fp32", "reduce_dtype=", "accumulate_dtype=i32"}) {
     EXPECT_NE(refusal(text).find("use f64, f32, bf16 or f16"), std::string::npos) << text;
   }
+  for (const std::string text : {"moe_bound=0.5", "moe_bound=nan", "moe_bound=", "moe_bound=2x", "moe_bound=1e9"}) {
+    EXPECT_NE(refusal(text).find("give a number from 1"), std::string::npos) << text;
+  }
   EXPECT_NE(refusal("zero_group=-1").find("give a whole number from 0"), std::string::npos);
 }
 
 TEST(Strategy, JsonHoldsEveryKeyAndTheDevices) {
   EXPECT_EQ(through_json(every_key()), every_key());
   const Json json = parse_json(strategy_to_json(every_key()), "t");
-  EXPECT_EQ(json.size(), 22u) << "21 keys and devices";
+  EXPECT_EQ(json.size(), 23u) << "22 keys and devices";
   for (const std::string& key : parse_strategy(to_text(every_key())).named) EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["devices"], 3 * 2 * 5 * 2);
   EXPECT_EQ(json["schedule"], "zb-v");
@@ -210,6 +225,8 @@ TEST(Strategy, JsonRefusesNamingFileAndField) {
                                                        {"reduce_dtype", R"("i32")"},
                                                        {"reduce_dtype", "16"},
                                                        {"accumulate_dtype", R"("i32")"},
+                                                       {"moe_bound", "0.5"},
+                                                       {"moe_bound", R"("2")"},
                                                        {"zero_group", "-1"},
                                                        {"zero_stage", "4"},
                                                        {"bucket_bytes", "1e13"},

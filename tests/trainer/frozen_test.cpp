@@ -16,8 +16,10 @@ using testing::run_world;
 using testing::small_options;
 using testing::TemporaryFolder;
 
-SessionRequest request_for(const std::string& strategy, std::vector<std::string> frozen) {
-  SessionRequest request = testing::small_request();
+using Patterns = std::vector<std::string>;
+
+SessionRequest request_for(const std::string& strategy, Patterns frozen,
+                           SessionRequest request = testing::small_request()) {
   request.job.global_batch = 8;
   request.job.checkpoint_interval_steps = 0;
   request.job.frozen = std::move(frozen);
@@ -67,25 +69,33 @@ Outcome train(const SessionRequest& request) {
   return outcome;
 }
 
-const std::vector<std::string> kPatterns = {"model.embed_tokens.weight", "model.layers.*.mlp.*",
-                                            "model.layers.*.input_layernorm.weight"};
+const Patterns kPatterns = {"model.embed_tokens.weight", "model.layers.*.mlp.*",
+                            "model.layers.*.input_layernorm.weight"};
+
+void expect_only_named_are_kept(const Outcome& outcome, const Patterns& patterns) {
+  ASSERT_EQ(outcome.losses.size(), 4u);
+  ASSERT_FALSE(outcome.before.empty());
+  for (const auto& [tensor, before] : outcome.before) {
+    const bool is_frozen = std::any_of(patterns.begin(), patterns.end(),
+                                       [&](const std::string& pattern) { return matches(pattern, tensor); });
+    EXPECT_EQ(outcome.after.at(tensor) == before, is_frozen) << tensor;
+  }
+}
+
+void expect_same_training(const Outcome& outcome, const Outcome& other) {
+  ASSERT_EQ(outcome.losses.size(), other.losses.size());
+  for (size_t i = 0; i < other.losses.size(); ++i) {
+    EXPECT_NEAR(outcome.losses[i], other.losses[i], 1e-9) << i + 1;
+    EXPECT_NEAR(outcome.norms[i], other.norms[i], 1e-9 * other.norms[i]) << i + 1;
+  }
+}
 
 class Frozen : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Frozen, NamedTensorsKeepEveryBitAndTheOthersTrainAsOnOneRank) {
   const Outcome outcome = train(request_for(GetParam(), kPatterns));
-  ASSERT_EQ(outcome.losses.size(), 4u);
-  ASSERT_FALSE(outcome.before.empty());
-  for (const auto& [tensor, before] : outcome.before) {
-    const bool is_frozen = std::any_of(kPatterns.begin(), kPatterns.end(),
-                                       [&](const std::string& pattern) { return matches(pattern, tensor); });
-    EXPECT_EQ(outcome.after.at(tensor) == before, is_frozen) << tensor;
-  }
-  const Outcome alone = train(request_for("micro_batch=2", kPatterns));
-  for (size_t i = 0; i < 4; ++i) {
-    EXPECT_NEAR(outcome.losses[i], alone.losses[i], 1e-9) << i + 1;
-    EXPECT_NEAR(outcome.norms[i], alone.norms[i], 1e-9 * alone.norms[i]) << i + 1;
-  }
+  expect_only_named_are_kept(outcome, kPatterns);
+  expect_same_training(outcome, train(request_for("micro_batch=2", kPatterns)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Trainer, Frozen,
@@ -94,6 +104,30 @@ INSTANTIATE_TEST_SUITE_P(Trainer, Frozen,
                                            "dp=2,tp=2,micro_batch=1,sequence_parallel=true",
                                            "pp=2,micro_batch=1,schedule=zb-h1", "tp=2,micro_batch=4,recompute=full",
                                            "dp=2,micro_batch=1,overlap=true,bucket_bytes=4096"));
+
+class FrozenExperts : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FrozenExperts, TheyOrTheirRouterOrAllElseKeepEveryBit) {
+  const auto trained = [](const char* strategy, const Patterns& patterns) {
+    return train(request_for(strategy, patterns, testing::small_expert_request()));
+  };
+  const Patterns choices[] = {{"*.experts.*"},
+                              {"*.block_sparse_moe.gate.weight", "*.experts.*.w2.weight"},
+                              {"*embed*", "*norm.weight", "*.self_attn.*", "*.gate.weight", "lm_head.weight"}};
+  for (const Patterns& patterns : choices) {
+    SCOPED_TRACE(patterns[0]);
+    const Outcome outcome = trained(GetParam(), patterns);
+    expect_only_named_are_kept(outcome, patterns);
+    expect_same_training(outcome, trained("micro_batch=2", patterns));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Trainer, FrozenExperts,
+                         ::testing::Values("micro_batch=2", "dp=2,ep=2,micro_batch=2,zero_stage=1,moe_bound=1",
+                                           "dp=2,micro_batch=2,zero_stage=2", "dp=4,ep=2,micro_batch=1,zero_stage=3",
+                                           "tp=2,sequence_parallel=true,etp=2,micro_batch=2",
+                                           "pp=2,dp=2,ep=2,micro_batch=1,schedule=zb-h1",
+                                           "dp=4,ep=2,micro_batch=1,overlap=true,bucket_bytes=4096,recompute=full"));
 
 TEST(FrozenNorm, CountsTheTrainedWeightsAlone) {
   const Outcome whole = train(request_for("micro_batch=2", {}));

@@ -29,6 +29,18 @@ SessionRequest small_request() {
   return request;
 }
 
+SessionRequest small_expert_request() {
+  SessionRequest request = small_request();
+  ModelSpec& model = request.model;
+  model.family = "mixtral";
+  model.init_standard_deviation = 0.1;
+  model.moe.experts = 4;
+  model.moe.experts_per_token = 2;
+  model.moe.expert_ffn = 9;
+  model.moe.balance_coefficient = 0.02;
+  return request;
+}
+
 SampleReader rule_samples(int64_t vocabulary, uint64_t seed) {
   return [=](int64_t index, std::span<int32_t> tokens, std::span<int32_t> targets) {
     const auto stream = static_cast<uint64_t>(index);

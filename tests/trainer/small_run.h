@@ -12,6 +12,7 @@
 namespace foresail::testing {
 
 SessionRequest small_request();
+SessionRequest small_expert_request();  ///< the same model with four experts in every layer
 
 /// Samples that a model can learn: each next token is a fixed function of the last one, most of the time.
 SampleReader rule_samples(int64_t vocabulary, uint64_t seed);

@@ -68,7 +68,7 @@ Started start_from(const ModelSpec& model, const std::string& strategy, const st
     std::string said;
     options.on_event = [&](const RunEvent& event) { said = event.text; };
     const int64_t step = start_run(*session, ranks, options).step;
-    const double loss = evaluate_loss(*session, options.validation, 0, 3);
+    const double loss = evaluate_loss(*session, options.validation, 0, 3).value();
     const auto views = segment_views(session->programs.train, session->slices, session->arena->data());
     const std::string digest = combine_digests(tensor_digests(views.front(), ranks));
     if (communicator.rank() == 0) started = {loss, digest, step, said};

@@ -1,5 +1,8 @@
 #include "tests/equivalence/generator/factors.h"
 
+#include <array>
+#include <cstdlib>
+
 #include "core/round_up.h"
 #include "program/compile.h"
 #include "tests/program/small_models.h"
@@ -14,7 +17,7 @@ struct Description {
 
 const std::array<Description, kFactors>& descriptions() {
   static const std::array<Description, kFactors> all{{
-      {"model", {"llama", "gpt2", "qwen3", "uneven", "deep", "latent", "yarn"}},
+      {"model", {"llama", "gpt2", "qwen3", "uneven", "deep", "latent", "yarn", "mixtral", "qwen3_moe", "deepseek"}},
       {"dp", {"1", "2", "3", "4"}},
       {"tp", {"1", "2", "3", "4"}},
       {"pp", {"1", "2", "3", "4"}},
@@ -29,6 +32,7 @@ const std::array<Description, kFactors>& descriptions() {
       {"stage_layers", {"even", "uneven"}},
       {"sequence_parallel", {"false", "true"}},
       {"kv_copies", {"no", "yes"}},
+      {"experts", {"ep=1", "ep=2", "ep=4", "etp=2", "ep=2,etp=2"}},
       {"recompute",
        {"recompute=none", "recompute=selective", "recompute=full", "recompute_layers=0:full/1:selective/2:activated"}},
       {"kernels", {"fused", "unfused"}},
@@ -43,7 +47,18 @@ const std::array<Description, kFactors>& descriptions() {
 
 const std::string& text_of(const Row& row, Factor factor) { return values_of(factor)[row[factor]]; }
 
-int64_t number_of(const Row& row, Factor factor) { return std::stoll(text_of(row, factor)); }
+/// Of factors whose values are numbers. Asked some ten million times by whoever walks all rows.
+int64_t number_of(const Row& row, Factor factor) {
+  static const auto numbers = [] {
+    std::array<std::vector<int64_t>, kFactors> all;
+    for (size_t f = 0; f < kFactors; ++f) {
+      for (const std::string& text : values_of(static_cast<Factor>(f)))
+        all[f].push_back(std::strtoll(text.c_str(), nullptr, 10));
+    }
+    return all;
+  }();
+  return numbers[static_cast<size_t>(factor)][row[factor]];
+}
 
 const ModelSpec& model_of(const Row& row) {
   static const std::vector<ModelSpec> models = [] {
@@ -85,7 +100,8 @@ Strategy strategy_of(const Row& row, const std::string& device) {
                      ",pp=" + text_of(row, Factor::pp) + "," + text_of(row, Factor::context) + "," +
                      text_of(row, Factor::schedule) + ",micro_batch=" + text_of(row, Factor::micro_batch) +
                      ",zero_stage=" + text_of(row, Factor::zero_stage) + "," + text_of(row, Factor::recompute) + "," +
-                     text_of(row, Factor::overlap) + ",sequence_parallel=" + text_of(row, Factor::sequence_parallel);
+                     text_of(row, Factor::overlap) + ",sequence_parallel=" + text_of(row, Factor::sequence_parallel) +
+                     "," + text_of(row, Factor::experts);
   if (row[Factor::zero_group] != 0) text += ",zero_group=" + text_of(row, Factor::zero_group);
   if (row[Factor::batch] != 0) text += ",ragged_batch=true";
   if (row[Factor::stage_layers] != 0) text += ",stage_layers=" + uneven_layers(model_of(row).layers, stages);
@@ -96,12 +112,16 @@ Strategy strategy_of(const Row& row, const std::string& device) {
 
 /// A feature without effect is not a case of it. Cheap: asked before a strategy is made.
 bool structure_has_effect(const Row& row) {
-  const int64_t stages = number_of(row, Factor::pp) * virtual_stages(row);
-  const int64_t data = data_ranks(row), layers = model_of(row).layers;
+  const int64_t data = data_ranks(row);
   if (data * number_of(row, Factor::tp) * number_of(row, Factor::pp) > kMostRanks) return false;
+  const bool has_experts = model_of(row).moe.experts > 0;
+  if (!has_experts && row[Factor::experts] != 0) return false;
+  if (has_experts && (row[Factor::sequence_parallel] != 0) != (row[Factor::tp] != 0)) return false;  // they need it
+  const int64_t stages = number_of(row, Factor::pp) * virtual_stages(row);
+  const int64_t layers = model_of(row).layers;
   if ((number_of(row, Factor::tp) > model_of(row).kv_heads) != (row[Factor::kv_copies] != 0)) return false;
   if (row[Factor::sequence_parallel] != 0 && row[Factor::tp] == 0) return false;
-  if (row[Factor::zero_stage] != 0 && data == 1) return false;
+  if (row[Factor::zero_stage] != 0 && data == 1) return false;  // experts alone may be shared by tensor ranks
   if (row[Factor::zero_group] != 0 && (row[Factor::zero_stage] == 0 || data <= 2 || data % 2 != 0)) return false;
   if (row[Factor::batch] != 0 && number_of(row, Factor::dp) * number_of(row, Factor::micro_batch) == 1) return false;
   if (row[Factor::stage_layers] != 0) return stages > 1 && layers > stages;

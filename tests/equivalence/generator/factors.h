@@ -26,6 +26,7 @@ enum class Factor : uint8_t {
   stage_layers,
   sequence_parallel,
   kv_copies,  ///< follows from model and tp
+  experts,    ///< degrees over which they are cut; a dense model has only the first value
   recompute,
   kernels,
   attention,
