@@ -170,13 +170,16 @@ TEST(Graphs, PartsAddUpToTheRowsOfTheirWeightInEveryModel) {
   for (const std::string& name : catalogue_model_names()) {
     const ModelGraphs graphs = graphs_of(name);
     for (const Graph* graph : all(graphs)) {
+      // The dense block of a model that has experts in every layer is in no layer: its tensors have no names.
+      if (graph == &graphs.block && is_expert_layer(load_model(name), 0)) continue;
       for (const Weight& weight : graph->weights) {
         int64_t rows = 0;
         for (const WeightPart& part : weight.parts) {
           rows += part.rows;
           EXPECT_LE(part.first_row + part.rows, part.tensor_rows) << name << " " << weight.name;
           const bool in_layer = graph == &graphs.block || graph == &graphs.expert_block;
-          EXPECT_EQ(part.tensor.find("{}") != std::string::npos, in_layer) << part.tensor;
+          EXPECT_EQ(part.tensor.find("{}") != std::string::npos, in_layer)
+              << name << " " << weight.name << " " << part.tensor;
         }
         const int64_t matrices = weight.dims.size() == 3 ? weight.dims[0].size : 1;
         EXPECT_EQ(rows, matrices * weight.dims.at(weight.dims.size() == 3 ? 1 : 0).size) << name << " " << weight.name;
