@@ -178,7 +178,8 @@ TEST(Graphs, PartsAddUpToTheRowsOfTheirWeightInEveryModel) {
           rows += part.rows;
           EXPECT_LE(part.first_row + part.rows, part.tensor_rows) << name << " " << weight.name;
           const bool in_layer = graph == &graphs.block || graph == &graphs.expert_block;
-          EXPECT_EQ(part.tensor.find("{}") != std::string::npos, in_layer) << part.tensor;
+          EXPECT_EQ(part.tensor.find("{}") != std::string::npos, in_layer)
+              << name << " " << weight.name << " " << part.tensor;
         }
         const int64_t matrices = weight.dims.size() == 3 ? weight.dims[0].size : 1;
         EXPECT_EQ(rows, matrices * weight.dims.at(weight.dims.size() == 3 ? 1 : 0).size) << name << " " << weight.name;
