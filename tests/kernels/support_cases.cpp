@@ -279,7 +279,7 @@ void add_cut_rows(Cases& cases) {
 
 void add_rearrangements(Cases& cases) {
   for (const Heads& h : {Heads{"two", 2, 6, 4, 2, 3}, Heads{"wide", 3, 70, 2, 2, 33},
-                         Heads{"narrow_values", 2, 5, 4, 2, 7, 0, 0, 0, 1, 3}}) {
+                         Heads{"narrow_values", 2, 6, 4, 2, 7, 0, 0, 0, 1, 3}}) {
     OpAttributes a = h.attributes();
     const TensorType qkv = cases.real({h.rows(), h.width()}), q = cases.real({h.rows(), a.q_columns()});
     const TensorType kv = cases.real({h.rows(), a.kv_columns()});
