@@ -156,14 +156,16 @@ void check_runs(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::moe_dispatch, "[T,H] i32[T,K] -> [R,H] i32[T,K] i32[E] [1]", moe_dispatch, check_dispatch},
-    {OpKind::moe_dispatch_backward, "[R,H] i32[T,K] -> [T,H]", moe_dispatch_backward, check_rows},
-    {OpKind::moe_combine, "[R,H] i32[T,K] [T,K] -> [T,H]", moe_combine, check_rows},
-    {OpKind::moe_combine_backward, "[T,H] [R,H] i32[T,K] [T,K] -> [R,H] [T,K]", moe_combine_backward,
+    {OpKind::moe_dispatch, "[T,H] i32[T,K] -> [ROWS,H] i32[T,K] i32[E] [1]", moe_dispatch, check_dispatch},
+    {OpKind::moe_dispatch_backward, "[ROWS,H] i32[T,K] -> [T,H]", moe_dispatch_backward, check_rows},
+    {OpKind::moe_combine, "[ROWS,H] i32[T,K] [T,K] -> [T,H]", moe_combine, check_rows},
+    {OpKind::moe_combine_backward, "[T,H] [ROWS,H] i32[T,K] [T,K] -> [ROWS,H] [T,K]", moe_combine_backward,
      check_combine_backward},
-    {OpKind::expert_linear, "[R,J] [L,O,J] i32[M] -> [R,O]", expert_linear, check_runs},
-    {OpKind::expert_linear_backward_input, "[R,O] [L,O,J] i32[M] -> [R,J]", expert_linear_backward_input, check_runs},
-    {OpKind::expert_linear_backward_weight, "[R,O] [R,J] i32[M] -> [L,O,J]", expert_linear_backward_weight, check_runs},
+    {OpKind::expert_linear, "[ROWS,J] [L,O,J] i32[M] -> [ROWS,O]", expert_linear, check_runs},
+    {OpKind::expert_linear_backward_input, "[ROWS,O] [L,O,J] i32[M] -> [ROWS,J]", expert_linear_backward_input,
+     check_runs},
+    {OpKind::expert_linear_backward_weight, "[ROWS,O] [ROWS,J] i32[M] -> [L,O,J]", expert_linear_backward_weight,
+     check_runs},
 };
 
 }  // namespace

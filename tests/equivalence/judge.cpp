@@ -7,6 +7,9 @@
 namespace foresail::testing {
 namespace {
 
+/// Ten steps in which a few of some thousand choices differ move weights apart by up to 4 % (measured).
+constexpr double kUpdateOfRoutedTokens = 0.1;
+
 /// Rows whose gradient vanishes in exact arithmetic: without rotation the key bias shifts all scores of a query alike.
 struct ZeroGradientRows {
   const char* suffix;
@@ -88,6 +91,8 @@ void compare_scalar(const char* what, double actual, double expected, double rel
 /// knows nothing of them.
 Tolerance tolerance_for(const Experiment& experiment) {
   Tolerance tolerance;
+  // Which experts a token goes to jumps: what single precision rounds differently sooner or later sends one elsewhere.
+  if (experiment.model.moe.experts > 0) tolerance.update = kUpdateOfRoutedTokens;
   if (experiment.device != "reference") return tolerance;
   tolerance.loss = 1e-12;
   if (experiment.strategy.accumulate_dtype == DType::f32) return tolerance;
