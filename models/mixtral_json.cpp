@@ -38,7 +38,6 @@ void write(const ModelSpec& model, Json& config) {
 const WeightNames& names() {
   static const WeightNames kNames = [] {
     WeightNames names = llama_weight_names();
-    names.gate = names.up = names.down = "";
     names.experts.router = "model.layers.{}.block_sparse_moe.gate";
     names.experts.gate = "model.layers.{}.block_sparse_moe.experts.{e}.w1";
     names.experts.down = "model.layers.{}.block_sparse_moe.experts.{e}.w2";

@@ -126,6 +126,7 @@ struct Graph {
   std::vector<GraphTensor> tensors;
   std::vector<Node> nodes;
   std::vector<Weight> weights;
+  DType weight_gradient = DType::f32;  ///< element type of the accumulators of weight gradients
 
   /// Index of the only tensor with this role, -1 if there is none.
   int find(TensorRole role) const;

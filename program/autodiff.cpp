@@ -62,6 +62,7 @@ int Backward::weight_gradient(int forward_weight) {
   ensure(gradient.role == TensorRole::weight, "weight gradients belong to weights");
   gradient.name = "d_" + gradient.name;
   gradient.role = TensorRole::weight_gradient;
+  gradient.dtype = result_.graph.weight_gradient;
   result_.graph.tensors.push_back(gradient);
   const int index = static_cast<int>(result_.graph.tensors.size()) - 1;
   weight_gradients_[forward_weight] = index;

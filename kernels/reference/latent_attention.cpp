@@ -95,8 +95,8 @@ void check(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::latent_join, "[T,AD] [T,LKV] [T,R] table[S*C,R2,2] -> [T,QKV]", latent_join, check},
-    {OpKind::latent_join_backward, "[T,QKV] table[S*C,R2,2] -> [T,AD] [T,LKV] [T,R]", latent_join_backward, check},
+    {OpKind::latent_join, "[T,AD] [T,LKV] [T,RO] table[S*C,RO2,2] -> [T,QKV]", latent_join, check},
+    {OpKind::latent_join_backward, "[T,QKV] table[S*C,RO2,2] -> [T,AD] [T,LKV] [T,RO]", latent_join_backward, check},
 };
 
 }  // namespace

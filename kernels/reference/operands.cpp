@@ -73,8 +73,8 @@ Bindings bind_attributes(const OpAttributes& attributes) {
   bind("A", heads);
   bind("G", kv_heads);
   bind("D", head_dim);
-  bind("R", attributes.rotated_width());
-  bind("R2", attributes.rotated_width() / 2);
+  bind("RO", attributes.rotated_width());
+  bind("RO2", attributes.rotated_width() / 2);
   bind("C", attributes.context_parallel);
   if (heads > 0 && kv_heads > 0 && head_dim > 0) {
     bind("QKV", attributes.qkv_columns());
@@ -89,7 +89,8 @@ Bindings bind_attributes(const OpAttributes& attributes) {
 
 /// Symbols whose values only attributes give: unset, they fit nothing.
 bool is_attribute(const std::string& symbol) {
-  static const std::set<std::string> kSymbols{"S", "A", "G", "D", "R", "R2", "C", "QKV", "AD", "KV", "AW", "LKV", "AG"};
+  static const std::set<std::string> kSymbols{"S",   "A",  "G",  "D",  "RO",  "RO2", "C",
+                                              "QKV", "AD", "KV", "AW", "LKV", "AG"};
   return kSymbols.count(symbol) != 0;
 }
 

@@ -55,7 +55,7 @@ struct Entry {
   /// shapes of different rank to choose from. A dimension is a product of numbers and
   /// symbols; a symbol is bound where it first is the only unknown of its product. Given by the attributes alone (and
   /// fitting nothing if those are not positive): S, A, G, D, AD = A D, AW = A W (columns of q and o; W: width
-  /// of values), KV = G (D + W), QKV = AD + KV, AG = A+G, R = what is rotated of a head, R2 = R/2, LKV = A (D - R + W),
+  /// of values), KV = G (D + W), QKV = AD + KV, AG = A+G, RO = what is rotated of a head, RO2 = RO/2, LKV = A (D - RO + W),
   /// C = context_parallel.
   std::string_view operands;
   Function run;

@@ -130,9 +130,9 @@ void check_table(const Run& run) {
 }
 
 constexpr Entry kKernels[] = {
-    {OpKind::rope_table, "-> table[S*C,R2,2]", rope_table, check_table},
-    {OpKind::rope, "[T,QKV] table[S*C,R2,2] -> [T,QKV]", rope, check_rotation},
-    {OpKind::rope_backward, "[T,QKV] table[S*C,R2,2] -> [T,QKV]", rope_backward, check_rotation},
+    {OpKind::rope_table, "-> table[S*C,RO2,2]", rope_table, check_table},
+    {OpKind::rope, "[T,QKV] table[S*C,RO2,2] -> [T,QKV]", rope, check_rotation},
+    {OpKind::rope_backward, "[T,QKV] table[S*C,RO2,2] -> [T,QKV]", rope_backward, check_rotation},
 };
 
 }  // namespace

@@ -42,7 +42,7 @@ std::unique_ptr<Device> device_named(const std::string& name) {
 /// at their time.
 double most_looseness(const Experiment& experiment) {
   const Strategy& strategy = experiment.strategy;
-  if (splits_backward(strategy.schedule)) return 1.32;
+  if (splits_backward(strategy.schedule)) return 1.36;
   if (strategy.schedule == ScheduleKind::interleaved) return 1.18;
   const bool plain = !strategy.overlap && strategy.zero_stage < 2 && strategy.recompute_layers.empty() &&
                      !strategy.reduce_dtype && !strategy.accumulate_dtype;

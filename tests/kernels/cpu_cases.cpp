@@ -218,7 +218,7 @@ void add_ends(std::vector<TestCase>& cases) {
   const auto flat = real({30011});
   add(cases, "", OpKind::fill_zero, a, {}, {flat});
   add(cases, "", OpKind::squared_norm, a, {flat}, {exact(1)});
-  add(cases, "", OpKind::clip_scale, a, {exact(6)}, {exact(4)});
+  add(cases, "", OpKind::clip_scale, a, {exact(6)}, {exact(6)});
   add(cases, "", OpKind::adamw, a, {flat, exact(6)}, {flat, flat, flat});
   add(cases, "_master", OpKind::adamw, a, {flat, exact(6)}, {flat, flat, flat, flat});
 }

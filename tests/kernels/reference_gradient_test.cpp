@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(ReferenceGradient, ForwardKind, ::testing::ValuesIn(dif
 bool is_constant(const OpInstance& op, size_t input) {
   if (op.inputs[input].dtype == DType::i32) return true;
   return ((op.kind == OpKind::rope || op.kind == OpKind::moe_route) && input == 1) ||
-         (op.kind == OpKind::moe_balance_loss && input == 2);
+         (op.kind == OpKind::latent_join && input == 3) || (op.kind == OpKind::moe_balance_loss && input == 2);
 }
 
 /// Every weight and activation input must get a gradient from its rule.

@@ -169,14 +169,17 @@ TEST(Graphs, Gpt2PartsAreRowsOfOneTransposedTensor) {
 TEST(Graphs, PartsAddUpToTheRowsOfTheirWeightInEveryModel) {
   for (const std::string& name : catalogue_model_names()) {
     const ModelGraphs graphs = graphs_of(name);
+    const ModelSpec model = load_model(name);
     for (const Graph* graph : all(graphs)) {
+      if (graph == &graphs.block && is_expert_layer(model, 0)) continue;  // no layer is dense
       for (const Weight& weight : graph->weights) {
         int64_t rows = 0;
         for (const WeightPart& part : weight.parts) {
           rows += part.rows;
           EXPECT_LE(part.first_row + part.rows, part.tensor_rows) << name << " " << weight.name;
           const bool in_layer = graph == &graphs.block || graph == &graphs.expert_block;
-          EXPECT_EQ(part.tensor.find("{}") != std::string::npos, in_layer) << part.tensor;
+          EXPECT_EQ(part.tensor.find("{}") != std::string::npos, in_layer)
+              << name << " " << weight.name << " " << part.tensor;
         }
         const int64_t matrices = weight.dims.size() == 3 ? weight.dims[0].size : 1;
         EXPECT_EQ(rows, matrices * weight.dims.at(weight.dims.size() == 3 ? 1 : 0).size) << name << " " << weight.name;

@@ -157,7 +157,7 @@ void Lockstep::fill_inputs(int rank) {
   }
   if (const int table = graph.find(TensorRole::constant); table >= 0) {
     const auto rope = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-      return node.collective == NodeCollective::none && node.kind == OpKind::rope;
+      return node.collective == NodeCollective::none && (node.kind == OpKind::rope || node.kind == OpKind::latent_join);
     });
     Node make{OpKind::rope_table, NodeCollective::none, rope->attributes, {}, {table}, 0};
     if (rank == ranks() - 1) run_op(make);

@@ -440,7 +440,7 @@ def decoder_config(model_type, architecture, **changes):
 
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                   "original_max_position_embeddings": 64}
-YARN_SCALING = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "beta_fast": 4, "beta_slow": 1}
+YARN_SCALING = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "beta_fast": 4, "beta_slow": 1}
 LATENT = {"num_key_value_heads": 4, "n_routed_experts": None, "qk_nope_head_dim": 6, "qk_rope_head_dim": 8,
           "kv_lora_rank": 12}
 # Far larger than anybody trains with, so that their gradients are seen.

@@ -206,7 +206,7 @@ std::vector<Fault> faults() {
       {"window_one_key_longer", "mistral-window", [](ModelSpec& m) { m.sliding_window = 6; }},
       {"yarn_scaling_ignored", "qwen2-yarn", [](ModelSpec& m) { m.rope_scaling = RopeScaling::none; }},
       {"yarn_taken_for_linear", "qwen2-yarn", [](ModelSpec& m) { m.rope_scaling = RopeScaling::linear; }},
-      {"yarn_ramp_elsewhere", "qwen2-yarn", [](ModelSpec& m) { m.rope_beta_fast = 32; }},
+      {"yarn_ramp_elsewhere", "qwen2-yarn", [](ModelSpec& m) { m.rope_beta_slow = 0.1; }},
       {"yarn_without_magnitude", "qwen2-yarn", [](ModelSpec& m) { m.rope_attention_factor = 1; }},
       {"latent_yarn_of_plain_sharpness", "deepseek-v2-yarn",
        [](ModelSpec& m) { m.rope_mscale = m.rope_mscale_all_dim = 0; }},

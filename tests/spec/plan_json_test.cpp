@@ -91,7 +91,7 @@ TEST(Plan, ThePredictionHasEveryKeyOfTheContractAndNullForPartsNotBuilt) {
 
 TEST(Plan, TheStrategyObjectHasEveryKeyAndTheDevices) {
   const Json strategy = parse_json(strategy_to_json(sample_plan().strategy), "t");
-  EXPECT_EQ(strategy.size(), 22u);
+  EXPECT_EQ(strategy.size(), 23u);
   EXPECT_EQ(strategy["devices"], 4);
   EXPECT_EQ(strategy["schedule"], "1f1b");
   EXPECT_EQ(strategy["recompute"], "full");

@@ -59,7 +59,7 @@ Strategy through_json(const Strategy& strategy) {
 TEST(Strategy, TextReadsBackWithEveryKeyNamed) {
   const StrategyText parsed = parse_strategy(to_text(every_key()));
   EXPECT_EQ(parsed.strategy, every_key());
-  EXPECT_EQ(parsed.named.size(), 21u);
+  EXPECT_EQ(parsed.named.size(), 22u);
   EXPECT_EQ(
       to_text(every_key()),
       "dp=3,tp=2,pp=5,cp=2,ep=4,etp=2,virtual_stages=7,micro_batch=11,schedule=zb-v,sequence_parallel=true,"

@@ -94,12 +94,20 @@ std::string uneven_layers(int64_t layers, int64_t stages) {
   return text;
 }
 
+/// By rules: what layer 2 drops is called otherwise where it has experts.
+std::string recompute_of(const Row& row) {
+  std::string text = text_of(row, Factor::recompute);
+  const size_t name = text.find("activated");
+  if (name != std::string::npos && is_expert_layer(model_of(row), 2)) text.insert(name, "experts.");
+  return text;
+}
+
 Strategy strategy_of(const Row& row, const std::string& device) {
   const int64_t stages = number_of(row, Factor::pp) * virtual_stages(row);
   std::string text = "dp=" + text_of(row, Factor::dp) + ",tp=" + text_of(row, Factor::tp) +
                      ",pp=" + text_of(row, Factor::pp) + "," + text_of(row, Factor::context) + "," +
                      text_of(row, Factor::schedule) + ",micro_batch=" + text_of(row, Factor::micro_batch) +
-                     ",zero_stage=" + text_of(row, Factor::zero_stage) + "," + text_of(row, Factor::recompute) + "," +
+                     ",zero_stage=" + text_of(row, Factor::zero_stage) + "," + recompute_of(row) + "," +
                      text_of(row, Factor::overlap) + ",sequence_parallel=" + text_of(row, Factor::sequence_parallel) +
                      "," + text_of(row, Factor::experts);
   if (row[Factor::zero_group] != 0) text += ",zero_group=" + text_of(row, Factor::zero_group);
