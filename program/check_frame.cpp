@@ -162,8 +162,8 @@ class FrameCheck {
     }
   }
 
-  /// What a rank holds of these in a segment that is cut from ZeRO stage `zero` on. A mesh that shards nothing has shards
-  /// of one rank.
+  /// What a rank holds of these in a segment that is cut from ZeRO stage `zero` on. A mesh that shards nothing has
+  /// shards of one rank.
   int64_t held(int64_t elements, int64_t expert_elements, int32_t zero) const {
     const bool cut = program_.zero_stage >= zero;
     const Mesh& mesh = program_.mesh;

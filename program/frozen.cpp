@@ -36,8 +36,8 @@ void for_weights(Graphs& graphs, const ModelSpec& model, const Visit& visit) {
   each(graphs.head, {});
 }
 
-/// Whether backward makes a gradient for a weight that is not frozen. A router's correction bias, which only chooses experts,
-/// has none.
+/// Whether backward makes a gradient for a weight that is not frozen. A router's correction bias, which only chooses
+/// experts, has none.
 bool trains(const Graph& graph) {
   if (graph.nodes.empty()) return false;
   const Graph whole = differentiate(graph).graph;
