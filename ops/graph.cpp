@@ -57,6 +57,7 @@ int Graph::find(TensorRole role) const {
 
 GraphBuilder::GraphBuilder(std::string name, const Precision& precision) : precision_(precision) {
   graph_.name = std::move(name);
+  graph_.weight_gradient = precision.gradient;
 }
 
 int GraphBuilder::input(std::string name, TensorRole role, DType dtype, std::vector<Dim> dims) {

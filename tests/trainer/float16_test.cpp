@@ -60,8 +60,9 @@ TEST(Float16Training, AnOverflowHalvesTheScaleAndLeavesTheUpdateOut) {
   const Watched run = watch(request, small_options(folder.path(), 40));
   ASSERT_GT(run.scale_events.size(), 5u) << "more overflows in a row than other bad steps may be";
   for (size_t i = 0; i < run.scale_events.size(); ++i) {
-    EXPECT_EQ(run.scale_events[i].step, static_cast<int64_t>(i) + 1);
-    EXPECT_TRUE(run.steps[i].skipped);
+    const int64_t step = run.scale_events[i].step;
+    if (i < 5) EXPECT_EQ(step, static_cast<int64_t>(i) + 1);
+    EXPECT_TRUE(run.steps[static_cast<size_t>(step) - 1].skipped);
   }
   EXPECT_FALSE(run.steps.back().skipped);
   EXPECT_LT(run.result.report.loss, 2.6);
