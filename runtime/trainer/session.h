@@ -37,7 +37,7 @@ struct Session {
   RankSlices slices;
   std::unique_ptr<Device> device;
   std::unique_ptr<Arena> arena;
-  std::unique_ptr<Executor> train, evaluate;    ///< over the same arena; only one may be in use at a time
+  std::unique_ptr<Executor> train, evaluate;        ///< over the same arena; only one may be in use at a time
   std::vector<std::unique_ptr<Executor>> ramp;      ///< of programs.ramp, over the same arena too
   std::vector<std::unique_ptr<Executor>> fallback;  ///< of programs.fallback, likewise
 
