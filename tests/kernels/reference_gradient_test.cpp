@@ -284,7 +284,7 @@ TEST(ReferenceGradient, CrossEntropyEqualsCentralDifferencesOnEveryRank) {
 TEST(ReferenceGradient, AddendJoinsTheGradientOfNorms) {
   const auto device = make_reference_device();
   for (const OpKind kind : {OpKind::rms_norm_backward, OpKind::layer_norm_backward}) {
-    for (TestCase test : test_cases_of(kind, DType::f64)) {
+    for (const TestCase& test : test_cases_of(kind, DType::f64)) {
       const size_t addend = kind == OpKind::rms_norm_backward ? 4 : 5;
       if (test.op.inputs.size() <= addend) continue;
       Operands operands = random_operands(test);
