@@ -17,16 +17,26 @@ ShapeRequest request_of(const Job& job) {
   return {job.sequence_length, job.global_batch, precision_of(job), job.dropout, 0, job.frozen};
 }
 
-/// The back ends that execute here convert between f32 and f64 only, and add and read gradients in these (kernels/:
-/// OpKind::cast, add, squared_norm, adamw).
-void require_kernels(const std::string& key, const std::optional<DType>& type, DType gradient, const Target& target) {
-  if (!type || *type == gradient || target.back_end == "catalogue") return;
-  const auto converts = [](DType dtype) { return dtype == DType::f32 || dtype == DType::f64; };
-  if (converts(*type) && converts(gradient)) return;
+bool is_wide(DType dtype) { return dtype == DType::f32 || dtype == DType::f64; }
+
+[[noreturn]] void refuse_dtype(const char* key, DType type, DType gradient, const Target& target) {
   throw_bad_input(
-      fmt::format("{}={}", key, name_of(*type)),
+      fmt::format("{}={}", key, name_of(type)),
       fmt::format("gradients in {} cannot be converted to it on the {} back end", name_of(gradient), target.back_end),
       fmt::format("use {}=f32 or f64, or leave it out", key));
+}
+
+/// Where it runs, gradients are added and read in f32 and f64 (kernels/: OpKind::add, squared_norm, adamw); the cpu back
+/// end also sends them in 16 bits, which it rounds on the way there and back (kernels/rounded_storage.h).
+void require_kernels(const Strategy& strategy, DType gradient, const Target& target) {
+  if (target.back_end == "catalogue") return;
+  const DType kept = strategy.accumulate_dtype.value_or(gradient);
+  if (kept != gradient && !(is_wide(kept) && is_wide(gradient))) {
+    refuse_dtype("accumulate_dtype", kept, gradient, target);
+  }
+  const DType sent = strategy.reduce_dtype.value_or(kept);
+  const bool is_sent = is_wide(sent) || target.back_end == "cpu";
+  if (sent != kept && !(is_sent && is_wide(kept))) refuse_dtype("reduce_dtype", sent, kept, target);
 }
 
 void require_legal(const ModelSpec& model, const Job& job, const Strategy& strategy, const Target& target) {
@@ -39,9 +49,7 @@ void require_legal(const ModelSpec& model, const Job& job, const Strategy& strat
     throw_bad_input(thing, "the steps of ring attention are fused, and the target has unfused attention",
                     "use context=all_to_all or a target with fused attention");
   }
-  const DType gradient = precision_of(job).gradient;
-  require_kernels("accumulate_dtype", strategy.accumulate_dtype, gradient, target);
-  require_kernels("reduce_dtype", strategy.reduce_dtype, strategy.accumulate_dtype.value_or(gradient), target);
+  require_kernels(strategy, precision_of(job).gradient, target);
 }
 
 /// `request.global_batch` need not be the job's: the data of every Program of the set have room for that one.

@@ -162,6 +162,8 @@ TEST(Accumulate, TypesWithoutKernelsAreRefusedWhereTheyWouldRun) {
   };
   EXPECT_EQ(refusal("dp=2,micro_batch=1,accumulate_dtype=f64,reduce_dtype=f32"), "");
   EXPECT_NE(refusal("micro_batch=1,accumulate_dtype=bf16").find("accumulate_dtype=bf16"), std::string::npos);
+  EXPECT_EQ(refusal("dp=2,micro_batch=1,accumulate_dtype=f64,reduce_dtype=f16"), "");
+  target.back_end = "reference";
   EXPECT_NE(refusal("dp=2,micro_batch=1,accumulate_dtype=f64,reduce_dtype=f16").find("reduce_dtype=f16"),
             std::string::npos);
   target.back_end = "catalogue";

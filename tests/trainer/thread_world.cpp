@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/float16.h"
 
 namespace foresail::testing {
 namespace {
@@ -31,8 +32,23 @@ void reduce(const std::vector<const void*>& inputs, int64_t first, int64_t count
     case DType::f64: return reduce_as<double>(inputs, first, count, kind, out);
     case DType::f32: return reduce_as<float>(inputs, first, count, kind, out);
     case DType::i32: return reduce_as<int32_t>(inputs, first, count, kind, out);
-    default: throw std::logic_error("threads reduce f64, f32 and i32");
+    case DType::f16:
+    case DType::bf16: break;
   }
+  // As the engines do it: sums in f32, rounded once.
+  const auto wide = [&](const void* input) {
+    std::vector<float> values(static_cast<size_t>(count));
+    widen(static_cast<const std::byte*>(input) + first * size_of(dtype), dtype, values.data(), count);
+    return values;
+  };
+  std::vector<float> sum = wide(inputs.front());
+  for (size_t member = 1; member < inputs.size(); ++member) {
+    const std::vector<float> more = wide(inputs[member]);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] = kind == ReduceKind::sum ? sum[i] + more[i] : std::max(sum[i], more[i]);
+    }
+  }
+  round_to_16_bit(sum.data(), out, dtype, count);
 }
 
 }  // namespace
