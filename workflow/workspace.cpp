@@ -12,6 +12,7 @@
 #include "planner/search/space.h"
 #include "profiler/host.h"
 #include "program/compile.h"
+#include "program/schedule.h"
 
 namespace foresail {
 namespace {
@@ -50,7 +51,9 @@ void list_workspace(SearchRequest& request) {
     for (Strategy strategy : space_of(request, devices).strategies) {
       strategy.recompute = Recompute::none;  // what is replayed are the same ops
       strategy.recompute_layers.clear();
-      strategy.schedule = ScheduleKind::one_f_one_b, strategy.virtual_stages = 1;  // as are those of every schedule
+      // Schedules differ in order; only a backward that is split copies what it carries to its weight gradient.
+      strategy.schedule = splits_backward(strategy.schedule) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
+      strategy.virtual_stages = 1;
       strategy.stage_layers.clear();
       if (!legal(request.model, request.job, strategy).empty()) continue;
       if (seen.insert(to_text(strategy)).second) add_used(request, strategy, target, *device, used);

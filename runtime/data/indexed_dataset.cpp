@@ -34,7 +34,9 @@ IndexedDataset::IndexedDataset(const std::filesystem::path& prefix)
   check_sequences();
   check_documents();
   std::error_code error;
-  if (std::filesystem::exists(mask_path(prefix), error)) mask_.emplace(mask_path(prefix), tokens_);
+  // A link to nothing is a mask that was lost, not none.
+  if (std::filesystem::exists(std::filesystem::symlink_status(mask_path(prefix), error)))
+    mask_.emplace(mask_path(prefix), tokens_);
 }
 
 void IndexedDataset::read_header() {

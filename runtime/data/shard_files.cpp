@@ -18,24 +18,31 @@ Role role_of(const std::filesystem::path& path) {
   return stem.find("_val_") != std::string::npos ? Role::validation : Role::none;
 }
 
+bool is_bin(const std::string& name) { return std::filesystem::path(name).extension() == ".bin"; }
+
 using Accept = std::function<bool(const std::string& name)>;
 
-/// Regular files of a folder whose names are accepted, sorted.
+/// Files of a folder whose names are accepted, sorted. A shard that is no file (a link to nothing, a folder) is refused: data
+/// that somebody meant to be read would be left out.
 std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder, const Accept& accept) {
   std::vector<std::filesystem::path> found;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(folder.empty() ? "." : folder, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code ignored;
-    if (!entry->is_regular_file(ignored) || !accept(entry->path().filename().string())) continue;
+    const std::string name = entry->path().filename().string();
+    if (!accept(name)) continue;
+    if (!entry->is_regular_file(ignored)) {
+      if (!is_bin(name)) continue;
+      throw_bad_input(entry->path().string(),
+                      "it has the name of a data file and is none (a link to nothing, a folder)", "mend or remove it");
+    }
     found.push_back(folder.empty() ? entry->path().filename() : entry->path());
   }
   if (error) return {};  // no such folder: no such files
   std::sort(found.begin(), found.end());
   return found;
 }
-
-bool is_bin(const std::string& name) { return std::filesystem::path(name).extension() == ".bin"; }
 
 /// What stands between a prefix and ".bin" in the name of one of its shards.
 bool is_shard_suffix(const std::string& suffix) {

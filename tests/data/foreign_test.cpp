@@ -155,6 +155,19 @@ TEST_F(Shards, OfAFolderAreOneStreamWithItsOwnValidation) {
   }
 }
 
+TEST_F(Shards, AShardThatIsNoFileIsNotLeftOut) {
+  shard("x_train_000.bin", {50256, 1, 2, 3});
+  std::filesystem::create_symlink("/nonexistent", path("x_train_001.bin"));
+  for (const std::filesystem::path& name : {folder_.path(), path("x"), path("x_train_*.bin")}) {
+    try {
+      open_dataset(name);
+      ADD_FAILURE() << name << " was read without the lost shard";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("x_train_001.bin"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST_F(Shards, CanBeNamedOneByOneAndByPattern) {
   EXPECT_EQ(open_dataset(foreign("gpt2/tiny_train_000001.bin"))->tokens(), 30);
   const auto train = open_dataset(foreign("gpt2/*_train_*.bin"));

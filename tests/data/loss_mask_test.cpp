@@ -138,6 +138,9 @@ TEST_F(LossMaskTest, ADatasetAndItsMaskStayTogether) {
   EXPECT_EQ(inspect_dataset(prefix()).counted_tokens, 3);
   std::ofstream(mask_path(prefix()), std::ios::binary) << std::string("FSMASK\0\1\6\0\0\0\0\0\0\0\107", 17);
   EXPECT_NE(refusal().find("beyond the last one"), std::string::npos) << refusal();
+  std::filesystem::remove(mask_path(prefix()));
+  std::filesystem::create_symlink("/nonexistent", mask_path(prefix()));
+  EXPECT_NE(refusal().find("d.mask"), std::string::npos) << "a lost mask is not none: " << refusal();
 }
 
 TEST_F(LossMaskTest, TheMaskBelongsToTheIdentity) {
